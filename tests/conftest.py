@@ -1,4 +1,4 @@
-"""What all tests share: one thread, yamls that are read once, a user's yamls, and no `gpu` tests without a GPU."""
+"""What all tests share: one thread, a seed, yamls that are read once, a user's yamls, no `gpu` tests without a GPU."""
 
 import copy
 import dataclasses
@@ -73,6 +73,12 @@ def mark_sampled(items):
             if place[test] % sampled.args[0]:
                 item.add_marker(pytest.mark.slow)
             place[test] += 1
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """What a test draws depends on no other test."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture

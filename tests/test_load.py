@@ -12,6 +12,7 @@ from mixerlab.config.compose import compose
 from mixerlab.records.files import read_record, run_folder, weights_file, weights_files, write_record
 from mixerlab.tasks.data import load_or_generate
 from mixerlab.train import run_state
+from mixerlab.training.metrics import batch_scores, means_of
 from mixerlab.training.weights import pack, unpack
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
@@ -37,20 +38,12 @@ def run(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "results" / "runs" / trained.name)
 
 
+@torch.no_grad()
 def scores_of(model, inputs, targets, batch):
-    """mad-lab's metric in plain code: recall of each class that occurs, averaged by batch; and token accuracy."""
-    macro, right, scored = torch.zeros(()), 0, 0
-    for tokens, wanted in zip(inputs.split(batch), targets.split(batch), strict=True):
-        logits = model(tokens)
-        predicted, wanted = logits.argmax(dim=-1)[wanted != -100], wanted[wanted != -100]
-        recall, classes = torch.zeros(logits.shape[-1]), 0
-        for token in range(len(recall)):
-            hits = ((predicted == token) & (wanted == token)).sum()
-            recall[token] = hits / (wanted == token).sum().clamp(min=1)
-            classes += bool((predicted == token).any() or (wanted == token).any())
-        macro += recall.sum() / classes * len(tokens)
-        right, scored = right + (predicted == wanted).sum(), scored + len(wanted)
-    return (macro / len(inputs)).item(), (right / torch.tensor(float(scored))).item()
+    """The accuracies of these rows, batch by batch."""
+    batches = zip(inputs.split(batch), targets.split(batch), strict=True)
+    means = means_of(sum(batch_scores(model(tokens)[None], wanted[None]) for tokens, wanted in batches))
+    return means["accuracy"].item(), means["token_accuracy"].item()
 
 
 @pytest.mark.parametrize("task", ["icr", pytest.param("cmp", marks=pytest.mark.slow)])

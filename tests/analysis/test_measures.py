@@ -70,7 +70,6 @@ def test_equals_the_equations_query_by_query(case):
 
 def test_keys_that_tell_the_values_have_the_largest_correlation():
     """It does not depend on scales, is sqrt(D) up to the ridge, and small for values of their own."""
-    torch.manual_seed(0)
     k, noise = torch.randn(2, 4000, D, dtype=torch.float64)
     p = torch.full((1, 4000), 1 / 4000, dtype=torch.float64)
 
@@ -95,7 +94,6 @@ def test_a_token_and_its_copies_have_no_covariance(case):
 @pytest.mark.parametrize("shape", [(64, 64), (2, 5, 16, 64), (3, 64, 16)])
 @pytest.mark.parametrize("scale", [1e-12, 1e6])
 def test_norms_and_ranks_are_those_of_the_singular_values(shape, scale):
-    torch.manual_seed(0)
     matrix = scale * torch.randn(shape, dtype=torch.float64)
     values = torch.linalg.svdvals(matrix)
     torch.testing.assert_close(measures.spectral_norm(matrix), values[..., 0], rtol=2e-5, atol=0)
@@ -105,7 +103,6 @@ def test_norms_and_ranks_are_those_of_the_singular_values(shape, scale):
 
 
 def test_a_circuit_is_what_a_head_computes():
-    torch.manual_seed(0)
     w_q, w_k, w_v, w_o = torch.randn(4, 2, 3, 8, dtype=torch.float64)  # two heads of 3, width 8; W_O transposed
     x, y = torch.randn(2, 8, dtype=torch.float64)
     for head in range(2):

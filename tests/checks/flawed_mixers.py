@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils import weight_norm
+from torch.nn.utils import parametrizations, weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from mixerlab.checks.construction import strays
@@ -142,6 +142,20 @@ def zeros(size):
     return nn.Parameter(torch.zeros(size))
 
 
+class OwnLayer(nn.Module):
+    """With a random table."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.table = torch.randn(size)
+
+
+def in_a_list_again(mixer):
+    mixer.layers = nn.ModuleList([nn.SiLU()])
+    mixer.again = [*mixer.layers, mixer.linear.weight]
+    mixer.again.append(mixer.again)
+
+
 def with_random_buffer(mixer):
     mixer.register_buffer("h", torch.randn(mixer.linear.in_features))
 
@@ -168,6 +182,12 @@ FLAWS = {
     "random buffer": Flaw(lambda m, x, y: y * m.h, None, with_random_buffer),
     "constant index": Flaw(lambda m, x, y: y[..., m.order], None, set_("order", lambda d: torch.arange(d).flip(0))),
     "made by a hook": Flaw(lambda m, x, y: m.normed(y), None, set_("normed", hooked)),
+    "parametrized": Flaw(
+        lambda m, x, y: m.normed(y), None, set_("normed", lambda d: parametrizations.weight_norm(nn.Linear(d, d)))
+    ),
+    "activations in a list": Flaw(lambda m, x, y: m.acts[0](y), None, set_("acts", lambda d: [nn.SiLU(), nn.GELU()])),
+    "layers in a list again": Flaw(lambda m, x, y: y, None, in_a_list_again),
+    "weights of an LSTM": Flaw(lambda m, x, y: y, None, set_("rnn", lambda d: nn.LSTM(d, d, num_layers=2))),
     # later tokens
     "mean": Flaw(lambda m, x, y: past(y) + y.mean(1, keepdim=True), FUTURE),
     "next": Flaw(lambda m, x, y: past(y) + y.roll(-1, dims=1), FUTURE),
@@ -199,6 +219,12 @@ FLAWS = {
     "stray layer": Flaw(
         lambda m, x, y: m.outs[0](y), r"outs\[0\].weight is no parameter", set_("outs", lambda d: [nn.Linear(d, d)])
     ),
+    "stray tensor in a dict": Flaw(
+        lambda m, x, y: y, r"tables\['decay'\] is no parameter", set_("tables", lambda d: {"decay": torch.randn(d)})
+    ),
+    "stray parameter": Flaw(lambda m, x, y: y, r"gates\[0\] is no parameter", set_("gates", lambda d: [zeros(d)])),
+    "random tensor": Flaw(lambda m, x, y: y, "table is no parameter", set_("table", torch.randn)),
+    "random tensor in a layer": Flaw(lambda m, x, y: y, "inner.table is no parameter", set_("inner", OwnLayer)),
     # what it gives
     "tuple": Flaw(lambda m, x, y: (y, None), "Flawed gives a tuple"),
     "nothing": Flaw(lambda m, x, y: None, "Flawed gives a NoneType"),

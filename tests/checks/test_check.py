@@ -73,7 +73,6 @@ def test_what_is_far_off_in_bfloat16_is_said(where, flaw, message, caplog):
 
 
 def test_a_gradient_that_is_not_finite_in_bfloat16_is_refused():
-    torch.manual_seed(0)
     with pytest.raises(RefusedMixer, match=r"gradient of .* is not finite \(bf16 autocast: True\)"):
         check_replicas(lambda: WrongInBfloat16("v", "an infinite gradient in some sequences"))
 
@@ -122,7 +121,6 @@ class Convolved(SequenceMixer):
 
 
 def test_a_mixer_that_vmap_refuses_keeps_the_contract():
-    torch.manual_seed(0)
     assert "one after another" in check_mixer(Convolved).why
 
 
@@ -199,13 +197,11 @@ class Sums(Mixer):
     ],
 )
 def test_a_state_that_is_wrong_is_refused(flaw, message):
-    torch.manual_seed(0)
     with pytest.raises(RefusedMixer, match=message):
         check_state(Sums(flaw))
 
 
 def test_the_state_of_a_mixer_of_ones_own():
-    torch.manual_seed(0)
     check_state(Sums())
     with pytest.raises(RefusedMixer, match=r"state_size\(17\) is 5, and init_state gives 32 elements"):
         check_state(Sums(elements=5))

@@ -8,42 +8,23 @@ whose kernels were compiled.
 import sys
 from functools import partial
 
+import pytest
 import torch
 import triton
-from every_mixer import mixer_of
+from every_mixer import MIXERS, mixer_of, prefer_kernels
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from mixerlab.kernels.common import dispatch
 from mixerlab.kernels.common.ahead import compiling_ahead
-from mixerlab.kernels.fused import (
-    Embedded,
-    Form,
-    Part,
-    add_rms_norm,
-    cross_entropy,
-    embedded_add_rms_norm,
-    embedding,
-    gated_rms_norm,
-    gates,
-    linear,
-    norm_heads,
-    norm_linear,
-    rms_norm,
-    rotary_heads,
-    split_heads,
-    swiglu_mlp,
-    swiglu_packed,
-)
-from mixerlab.kernels.fused.heads.parts import columns_of
-from mixerlab.kernels.local_linear import solved_probe
+from mixerlab.kernels.fused import cross_entropy, swiglu_packed
 from mixerlab.kernels.optimizer.join_columns import join_columns
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
 from mixerlab.kernels.optimizer.population_step import update_moments, update_parameters
 from mixerlab.kernels.parallax.projected.triton_projection import SHARED_MEMORY as PROJECTION_MEMORY
 from mixerlab.kernels.parallax.projected.triton_projection import projection_kernel
 from mixerlab.kernels.selective_scan import selective_scan
-from mixerlab.kernels.short_convolution.heads import convolve_heads
+from mixerlab.models.language_model import LanguageModel
 
 BF16 = torch.bfloat16
 SHARED_MEMORY = 227 * 1024  # bytes that a program may have
@@ -101,67 +82,21 @@ def run_attention() -> None:
         differentiate(lambda table, given=given: looked_up(tokens, table, **given)[0], (1, 16, 512))
 
 
-def run_fused() -> None:
-    frequency = torch.rand(32)
-    parts = [Part(2, 64, Form.ROTARY), Part(2, 64, Form.UNIT_NORM), Part(2, 64)]
-    differentiate(lambda x: split_heads(x, parts, frequency, backend="triton"), (2, 64, 384))
-    parts = [Part(2, 64, Form.RMS_NORM_ROTARY), Part(2, 64, Form.RMS_NORM), Part(2, 64)]
-    differentiate(
-        lambda x, *gains: split_heads(x, parts, frequency, gains, 1e-5, backend="triton"), (2, 64, 416), (64,), (64,)
-    )
-    differentiate(
-        lambda x, g: norm_heads(x, (2, 2), 64, (g, None), 1e-5, backend="triton"), (16, 416), (64,), dtype=torch.float32
-    )
-    for channels, rate in ((2, ()), (2, ((2,),)), (128, ((128,),))):
-        differentiate(
-            lambda x, bias, log_rate=None: gates(
-                *x.split((len(bias), 2), -1), bias, log_rate=log_rate, backend="triton"
-            ),
-            *((2, 64, channels + 2), (channels,), *rate),
-        )
-    normed, copied = Part(2, 64, Form.UNIT_NORM), Part(4, 64, Form.COPY)
-    for parts in ([normed, normed, copied], [normed, normed], [copied]):
-        shapes = (2, 64, 544), (columns_of(parts), 4)
-        differentiate(lambda x, w, parts=parts: convolve_heads(x, w, parts, backend="triton"), *shapes)
-    differentiate(lambda x: rotary_heads(x, 2, frequency, [True], backend="triton"), (2, 64, 128))
-    differentiate(swiglu_mlp, (2, 64, 128), (704, 128), (128, 352), backend="triton")
+def run_models() -> None:
+    """What runs launch: models of every mixer, of short sequences too, and of several vocabularies."""
+    cases = [*((name, 256, 16) for name in MIXERS), ("attn", 128, 16), ("parallax", 128, 16)]
+    cases += [("attn", 256, vocabulary) for vocabulary in (32, 128, 300)]
+    with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", BF16):
+        prefer_kernels(patch)
+        for name, length, vocabulary in cases:
+            model = LanguageModel(vocabulary, 128, 2, partial(mixer_of, name, 128))
+            tokens = torch.randint(vocabulary, (2, length))
+            cross_entropy(model(tokens), tokens)[0].sum().backward()
+
+
+def run_others() -> None:
+    """What no model of ours launches, or only with other options."""
     differentiate(swiglu_packed, (2, 64, 704), backend="triton")
-    for silu in (True, False):
-        shapes = (2, 64, 2, 128), (2, 64, 256), (128,)
-        differentiate(gated_rms_norm, *shapes, eps=1e-5, silu=silu, backend="triton")
-    differentiate(linear, (2, 4096, 128), (128, 128), backend="triton")
-    differentiate(lambda x, w: rms_norm(x, w, 1e-5, backend="triton"), (2, 64, 128), (128,))
-    differentiate(lambda x, u, w: add_rms_norm(x, u, w, 1e-5, backend="triton"), *[(2, 64, 128)] * 2, (128,))
-    with torch.autocast("cpu", BF16):
-        stream = (2, 64, 128)
-        for outputs in (16, 128):
-            head = (128,), (outputs, 128), (outputs,)
-            differentiate(
-                lambda x, y, *a: norm_linear(x, y.to(BF16), *a, 1e-5, backend="triton"),
-                stream,
-                stream,
-                *head,
-                dtype=torch.float32,
-            )
-    tokens = torch.randint(0, 16, (2, 4, 16))
-    differentiate(lambda logits: cross_entropy(logits, tokens, backend="triton")[0], (2, 4, 16, 16))
-    differentiate(lambda table: embedding(tokens[0], table, backend="triton"), (16, 128), dtype=torch.float32)
-    for vocabulary in (16, 32, 128):
-        shapes = (vocabulary, 128), *[(4, 16, 128)] * 2, *[(128,)] * 2
-        differentiate(partial(run_first_block, tokens[0]), *shapes, dtype=torch.float32)
-
-
-def run_first_block(tokens, table, y, z, gain, next_gain):
-    total, first = embedded_add_rms_norm(Embedded(tokens, table), y.to(BF16), gain, 1e-5, backend="triton")
-    return first, *embedded_add_rms_norm(total, z.to(BF16), next_gain, 1e-5, backend="triton")
-
-
-def run_mixers() -> None:
-    for name in ("gdn", "mesa", "affine_mesa", "mamba", "kda"):
-        with torch.autocast("cpu", BF16):
-            differentiate(mixer_of(name, 128, backend="triton"), (2, 128, 128))
-    probe = partial(solved_probe, scale=0.125, ridge=1.0, relative=True, backend="triton")
-    differentiate(probe, *[(2, 128, 2, 64)] * 2)
     sequence, vector = (2, 64, 32), (32,)
     shapes = sequence, sequence, vector, (32, 16), (2, 64, 16), (2, 64, 16), vector, sequence
     differentiate(selective_scan, *shapes, dtype=torch.float32, backend="triton")
@@ -189,8 +124,8 @@ def run_newton_schulz() -> None:
 
 GROUPS = {
     "attention": run_attention,
-    "fused": run_fused,
-    "mixers": run_mixers,
+    "models": run_models,
+    "others": run_others,
     "optimizer": run_optimizer,
     "newton_schulz": run_newton_schulz,
 }

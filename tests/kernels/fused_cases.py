@@ -1,16 +1,14 @@
 """What the tests of the fused operators share: random inputs, values with gradients, and the comparison."""
 
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 BACKENDS = ["reference", "triton"]
 # Relative errors: sums of at most a few hundred terms; rounding to bfloat16 changes an element by up to 2^-8 = 3.9e-3.
 FLOAT32, BFLOAT16 = 2e-6, 4e-3
-EPS = 1e-5  # of the norms
-
-
-def plain_norm(x, gain):
-    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * gain
 
 
 def draw(*shapes, device="cpu", dtype=torch.float32, seed=0) -> list[Tensor]:
@@ -43,9 +41,40 @@ def check(actual: list[Tensor], expected: list[Tensor], tolerance: float = FLOAT
         assert error <= tolerance * size, f"tensor {i}: error {error:.2e} of {size:.2e}, above {tolerance:.0e}"
 
 
+def check_close(function, plain, inputs, tolerance: float = FLOAT32) -> None:
+    """Results and gradients of `function` are those of `plain` in float64."""
+    check(run(function, inputs), run(plain, double(inputs)), tolerance)
+
+
+@contextmanager
+def traced_as_they_run():
+    """Our operators in this block are what `torch.compile` takes them for.
+
+    Their results have the shapes, dtypes and strides that are known without running them, and no input changes.
+    """
+    with Recorded() as recorded:
+        yield
+    for operator, arguments in recorded.calls:
+        torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+class Recorded(TorchDispatchMode):
+    """Keeps which operators of ours are called, and with what."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, operator, types, arguments=(), options=None):
+        if operator.namespace == "mixerlab":
+            self.calls.append((operator, arguments))
+        return operator(*arguments, **(options or {}))
+
+
 def check_replicas(function, stacked: list[Tensor], tolerance: float = FLOAT32) -> None:
-    """Under vmap each replica gets the same as by itself."""
-    together = run(torch.func.vmap(function), stacked)
+    """Under vmap each replica gets the same as by itself, and operators are traced as they run."""
+    with traced_as_they_run():
+        together = run(torch.func.vmap(function), stacked)
     results = together[: len(together) - sum(t.is_floating_point() for t in stacked)]
     grads = draw(*(t.shape for t in results), dtype=torch.bfloat16, seed=99)
     for r in range(len(stacked[0])):

@@ -3,8 +3,8 @@
 import secrets
 
 import torch
+from fused_cases import Recorded
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixerlab.kernels.parallax import parallax_attention
 from mixerlab.kernels.parallax.reference import parallax_reference
@@ -36,17 +36,10 @@ def exact(tensors, *, scale=None, window=None) -> list[Tensor]:
 
 
 def operators_of(function) -> set[str]:
-    """The names of the operators that `function()` runs."""
-    names = set()
-
-    class Recorded(TorchDispatchMode):
-        def __torch_dispatch__(self, operator, types, arguments=(), options=None):
-            names.add(operator.overloadpacket._qualified_op_name)
-            return operator(*arguments, **(options or {}))
-
-    with Recorded():
+    """The names of our operators that `function()` runs."""
+    with Recorded() as recorded:
         function()
-    return names
+    return {operator.overloadpacket._qualified_op_name for operator, _ in recorded.calls}
 
 
 def relative_errors(got, expected) -> dict[str, tuple[float, float]]:

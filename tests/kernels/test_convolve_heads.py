@@ -2,7 +2,20 @@
 
 import pytest
 import torch
-from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run, same_bits_and_close
+from formulas import convolution
+from fused_cases import (
+    BACKENDS,
+    BFLOAT16,
+    check,
+    check_close,
+    check_replicas,
+    double,
+    draw,
+    run,
+    same_bits_and_close,
+    traced_as_they_run,
+)
+from test_heads import plain as split
 from torch.func import vmap
 
 from mixerlab.kernels.fused import Form, Part
@@ -27,17 +40,9 @@ def make_inputs(batch, length, convolved, parts, taps, device, seed=0):
 
 
 def plain(packed, weight, parts):
-    """Each part by slicing, from the formulas."""
-    channels, taps = weight.shape
-    padded = torch.cat((packed.new_zeros(packed.shape[0], taps - 1, channels), packed[..., :channels]), dim=1)
-    total = sum(weight[:, k] * padded[:, k : k + packed.shape[1]] for k in range(taps))
-    packed = torch.cat((total * torch.sigmoid(total), packed[..., channels:]), dim=-1)
-    results, start = [], 0
-    for heads, width, form in parts:
-        x = packed[..., start : start + heads * width].unflatten(-1, (heads, width))
-        start += heads * width
-        results.append(x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() if form == Form.UNIT_NORM else x)
-    return results
+    """The convolution from its formula, then each part."""
+    channels = len(weight)
+    return split(torch.cat((convolution(packed[..., :channels], weight), packed[..., channels:]), dim=-1), parts)
 
 
 # (batch, T, heads of each convolved part, their width, taps, forms of these parts); a program takes at most 32 * 128
@@ -69,7 +74,10 @@ def test_is_the_formula(device, case, backend):
 
 def test_a_unit_norm_of_zeros_is_zero(device):
     inputs = torch.zeros(1, 3, 8, device=device), torch.ones(8, 4, device=device)
-    norm, *gradients = run(lambda x, w: convolve_heads(x, w, [Part(2, 4, Form.UNIT_NORM)], backend="triton"), inputs)
+    with traced_as_they_run():
+        norm, *gradients = run(
+            lambda x, w: convolve_heads(x, w, [Part(2, 4, Form.UNIT_NORM)], backend="triton"), inputs
+        )
     assert not norm.any() and all(gradient.isfinite().all() for gradient in gradients)
 
 
@@ -118,8 +126,7 @@ def test_what_the_kernel_does_not_take(device, parts, taps, message):
     inputs = make_inputs(2, 6, parts, parts, taps, device)
     with pytest.raises(ValueError, match=message):
         convolve_heads(*inputs, parts, backend="triton")
-    actual = run(lambda x, w: convolve_heads(x, w, parts), inputs)
-    check(actual, run(lambda x, w: plain(x, w, parts), double(inputs)))
+    check_close(lambda x, w: convolve_heads(x, w, parts), lambda x, w: plain(x, w, parts), inputs)
 
 
 @pytest.mark.gpu

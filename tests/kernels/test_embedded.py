@@ -2,17 +2,18 @@
 
 import pytest
 import torch
+from formulas import EPS, plain_norm
 from fused_cases import (
     BACKENDS,
     BFLOAT16,
-    EPS,
     check,
+    check_close,
     check_replicas,
     double,
     draw,
-    plain_norm,
     run,
     same_bits_and_close,
+    traced_as_they_run,
 )
 
 from mixerlab.kernels.fused import (
@@ -86,10 +87,7 @@ def test_embedding_with_its_norm(device, vocabulary, backend):
         return tuple(x.look_up(backend=backend) if isinstance(x, Embedded) else x for x in results)
 
     given = [tokens, *draw((vocabulary, 24), (24,), device=device)]
-    check(
-        run(function, given),
-        run(lambda tokens, table, gain: (table[tokens], plain_norm(table[tokens], gain)), double(given)),
-    )
+    check_close(function, lambda tokens, table, gain: (table[tokens], plain_norm(table[tokens], gain)), given)
     check_replicas(function, [tokens, *draw((2, vocabulary, 24), (2, 24), device=device)])
 
 
@@ -101,7 +99,7 @@ def test_embedding_with_its_norm(device, vocabulary, backend):
 def test_added_to_what_is_looked_up(device, vocabulary, width, rows, backend):
     given = inputs(vocabulary, width, rows, device)
     function = twice(backend, torch.Tensor if backend == "reference" else EmbeddedSum)
-    check(run(function, given), run(plain, double(given)))
+    check_close(function, plain, given)
 
 
 @pytest.mark.parametrize("vocabulary", [7, 40])
@@ -121,7 +119,7 @@ def test_replicas_with_tables_among_other_parameters(device, vocabulary):
 def test_programs_that_take_several_steps(device, monkeypatch, vocabulary):
     monkeypatch.setattr(operator, "processors", lambda device: 1)
     given = inputs(vocabulary, 128, (331,), device)
-    check(run(twice("triton"), given), run(plain, double(given)))
+    check_close(twice("triton"), plain, given)
 
 
 # Without products Triton's interpreter computes bfloat16 correctly.
@@ -140,9 +138,11 @@ def test_added_to_a_sum(device, y_dtype, z_dtype, wanted):
         gradients = torch.autograd.grad(sum(terms if wanted == "both" else terms[:1]), [zero, z])
         return [total, normed, *gradients]
 
-    def add_norm(*given):
-        with torch.autocast(device, torch.bfloat16):
-            return embedded_add_rms_norm(*given, backend="triton")
+    def add_norm(total, *given):
+        with torch.autocast(device, torch.bfloat16), traced_as_they_run():
+            _, normed = embedded_add_rms_norm(total.rows, *given, backend="triton")
+            assert normed.dtype == torch.bfloat16
+            return embedded_add_rms_norm(total, *given, backend="triton")
 
     actual = results(add_norm, EmbeddedSum(Embedded(tokens, table), y, zero), z_dtype, torch.float32)
     assert [x.dtype for x in actual] == [torch.float32, torch.bfloat16, torch.float32, z_dtype]
@@ -155,7 +155,7 @@ def test_elsewhere_it_is_looked_up_before(device):
     """A large table, wide rows, a table that is not float32."""
     for vocabulary, width in ((129, 16), (5, 136)):
         given = inputs(vocabulary, width, (2, 7), device)
-        check(run(twice("auto", torch.Tensor), given), run(plain, double(given)))
+        check_close(twice("auto", torch.Tensor), plain, given)
         with pytest.raises(ValueError, match=f"at most 128 x 128, not torch.float32 of {vocabulary} x {width}"):
             embedded_add_rms_norm(Embedded(*given[:2]), given[2], given[4], EPS, backend="triton")
     given = double(inputs(5, 16, (2, 7), device))

@@ -2,18 +2,19 @@
 
 import pytest
 import torch
+from formulas import EPS, plain_norm
 from fused_cases import (
     BACKENDS,
     BFLOAT16,
-    EPS,
     FLOAT32,
     check,
+    check_close,
     check_replicas,
     double,
     draw,
-    plain_norm,
     run,
     same_bits_and_close,
+    traced_as_they_run,
 )
 
 from mixerlab.kernels.fused import (
@@ -34,15 +35,14 @@ def plain_add_norm(x, y, weight):
 @pytest.mark.parametrize("shape", [(17, 96), (2, 3, 128), (40, 1024), (1, 3)], ids=str)
 def test_rms_norm(device, shape, backend):
     inputs = draw(shape, shape[-1:], device=device)
-    check(run(lambda x, w: rms_norm(x, w, EPS, backend=backend), inputs), run(plain_norm, double(inputs)))
+    check_close(lambda x, w: rms_norm(x, w, EPS, backend=backend), plain_norm, inputs)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", [(17, 96), (2, 3, 128)], ids=str)
 def test_add_rms_norm(device, shape, backend):
     inputs = draw(shape, shape, shape[-1:], device=device)
-    actual = run(lambda x, y, w: add_rms_norm(x, y, w, EPS, backend=backend), inputs)
-    check(actual, run(plain_add_norm, double(inputs)))
+    check_close(lambda x, y, w: add_rms_norm(x, y, w, EPS, backend=backend), plain_add_norm, inputs)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -54,8 +54,11 @@ def test_add_rms_norm_of_nothing(device, used, backend):
         return lambda x, w: [norm(x, w)[i] for i in used] + [x * w.mean()]
 
     inputs = draw((5, 17, 24), (24,), device=device)
-    actual = run(with_inputs(lambda x, w: add_rms_norm(x, None, w, EPS, backend=backend)), inputs)
-    check(actual, run(with_inputs(lambda x, w: (x, plain_norm(x, w))), double(inputs)))
+    check_close(
+        with_inputs(lambda x, w: add_rms_norm(x, None, w, EPS, backend=backend)),
+        with_inputs(lambda x, w: (x, plain_norm(x, w))),
+        inputs,
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -63,8 +66,9 @@ def test_add_rms_norm_of_two_dtypes(device, backend):
     """A float32 stream and a bfloat16 branch: the sum is float32, and each gradient has the dtype of its input."""
     x, y, weight = draw((5, 8), (5, 8), (8,), device=device)
     inputs = [x, y.bfloat16(), weight]
-    with torch.autocast(device, torch.bfloat16):
+    with torch.autocast(device, torch.bfloat16), traced_as_they_run():
         actual = run(lambda *a: add_rms_norm(*a, EPS, backend=backend), inputs)
+        assert rms_norm(x, weight, EPS, backend=backend).dtype == torch.bfloat16
     assert [t.dtype for t in actual] == [torch.float32, torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
     check(actual, run(plain_add_norm, double(inputs)), BFLOAT16)
 
@@ -89,9 +93,9 @@ def plain_swiglu_packed(gate_up):
 @pytest.mark.parametrize("shape", [(17, 96), (2, 3, 8), (33, 1), (0, 3, 4)], ids=str)
 def test_swiglu(device, shape, backend):
     inputs = draw(shape, shape, device=device)
-    check(run(lambda *a: swiglu(*a, backend=backend), inputs), run(plain_swiglu, double(inputs)))
+    check_close(lambda *a: swiglu(*a, backend=backend), plain_swiglu, inputs)
     packed = [torch.cat(inputs, dim=-1)]
-    check(run(lambda x: swiglu_packed(x, backend=backend), packed), run(plain_swiglu_packed, double(packed)))
+    check_close(lambda x: swiglu_packed(x, backend=backend), plain_swiglu_packed, packed)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -110,8 +114,9 @@ def plain_gated_norm(x, gate, weight, silu=True):
 @pytest.mark.parametrize("shape", [(2, 9, 3, 16), (1, 40, 2, 20), (3, 1, 1, 128)], ids=str)
 def test_gated_rms_norm(device, shape, silu, backend):
     inputs = draw(shape, (*shape[:2], shape[2] * shape[3]), shape[3:], device=device)
-    actual = run(lambda *a: gated_rms_norm(*a, EPS, silu=silu, backend=backend), inputs)
-    check(actual, run(lambda *a: plain_gated_norm(*a, silu), double(inputs)))
+    check_close(
+        lambda *a: gated_rms_norm(*a, EPS, silu=silu, backend=backend), lambda *a: plain_gated_norm(*a, silu), inputs
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -131,8 +136,7 @@ TABLES = [((17,), 8, 96), ((2, 65), 100, 10), ((3,), 5, 200), ((2, 400), 300, 9)
 def test_embedding(device, rows, vocabulary, width, backend):
     tokens = torch.randint(vocabulary, rows, generator=torch.Generator().manual_seed(1)).to(device)
     inputs = [tokens, *draw((vocabulary, width), device=device)]
-    actual = run(lambda *a: embedding(*a, backend=backend), inputs)
-    check(actual, run(lambda tokens, weight: weight[tokens], double(inputs)))
+    check_close(lambda *a: embedding(*a, backend=backend), lambda tokens, weight: weight[tokens], inputs)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -161,11 +165,10 @@ def test_weight_gradients_of_programs_that_take_several_steps(device, monkeypatc
     monkeypatch.setattr(embedding_operator, "BACKWARD_PROGRAMS", 2)
     monkeypatch.setattr(embedding_operator, "processors", lambda device: 1)
     inputs = draw((70, 128), (128,), device=device)
-    check(run(lambda *a: rms_norm(*a, EPS, backend="triton"), inputs), run(plain_norm, double(inputs)))
+    check_close(lambda *a: rms_norm(*a, EPS, backend="triton"), plain_norm, inputs)
     tokens = torch.randint(8, (130,), generator=torch.Generator().manual_seed(1)).to(device)
     inputs = [tokens, *draw((8, 16), device=device)]
-    actual = run(lambda *a: embedding(*a, backend="triton"), inputs)
-    check(actual, run(lambda tokens, weight: weight[tokens], double(inputs)))
+    check_close(lambda *a: embedding(*a, backend="triton"), lambda tokens, weight: weight[tokens], inputs)
 
 
 @pytest.mark.gpu

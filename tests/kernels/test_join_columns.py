@@ -27,16 +27,3 @@ def test_reference_gives_any_dtype():
     parts = [torch.randn(3, 4).double(), torch.randn(3, 2)]
     joined = join_columns(parts, torch.float64)
     assert joined.dtype == torch.float64 and torch.equal(joined[:, :4], parts[0])
-
-
-@pytest.mark.parametrize(
-    ("parts", "dtype", "named"),
-    [
-        ([torch.zeros(2, 3), torch.zeros(3, 3)], torch.float32, "one R"),
-        ([torch.zeros(2, 3)], torch.float64, "gives float32, not torch.float64"),
-        ([torch.zeros(2, 3).half()], torch.float32, "not torch.float16"),
-    ],
-)
-def test_refuses_what_it_cannot_do(parts, dtype, named, device):
-    with pytest.raises(ValueError, match=named):
-        join_columns([part.to(device) for part in parts], dtype, backend="triton")

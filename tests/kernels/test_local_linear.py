@@ -1,4 +1,4 @@
-"""The kernel of the solved probe against dense solves."""
+"""The solved probe against dense solves."""
 
 import pytest
 import torch
@@ -9,18 +9,20 @@ from mixerlab.kernels.local_linear import operator, solved_probe
 SCALE, RIDGE = 0.3, 0.5
 
 
-def dense(q, k):
+def dense(q, k, relative=True):
     a, b = q.transpose(1, 2), k.transpose(1, 2)
-    p = (SCALE * a @ b.mT).masked_fill(torch.ones(q.shape[1], q.shape[1], device=q.device).triu(1) > 0, -torch.inf)
-    p = p.softmax(-1)
+    weights = (SCALE * a @ b.mT).exp().tril()
+    total = weights.sum(-1, keepdim=True)
+    p, ridge = weights / total, RIDGE / (torch.ones_like(total) if relative else total)
     mean = p @ b
     moment = torch.einsum("...ts,...sd,...se->...tde", p, b, b) - mean[..., :, None] * mean[..., None, :]
-    moment = moment + RIDGE * torch.eye(q.shape[-1], dtype=q.dtype, device=q.device)
+    moment = moment + ridge[..., None] * torch.eye(q.shape[-1], dtype=q.dtype, device=q.device)
     return torch.linalg.solve(moment, mean - a).transpose(1, 2)
 
 
-def kernel(q, k):
-    return solved_probe(q, k, scale=SCALE, ridge=RIDGE, relative=True, iterations=16, backend="triton")
+def kernel(q, k, relative=True, backend="triton"):
+    options = {"scale": SCALE, "ridge": RIDGE, "relative": relative, "iterations": 16 if relative else 48}
+    return solved_probe(q, k, **options, backend=backend)
 
 
 def inputs_of(length, dim=16, device="cpu", dtype=torch.float32):
@@ -28,15 +30,26 @@ def inputs_of(length, dim=16, device="cpu", dtype=torch.float32):
     return [torch.randn(1, length, 2, dim, generator=rng).to(device, dtype) for _ in range(2)]
 
 
+@pytest.mark.parametrize(
+    ("backend", "relative", "dtype", "tolerance"),
+    [
+        ("reference", True, torch.float64, 1e-9),
+        ("reference", False, torch.float64, 1e-9),
+        ("triton", True, torch.float32, 1e-5),
+    ],
+)
 @pytest.mark.parametrize("length", [1, 40])
-def test_kernel_equals_dense_solves(device, length, monkeypatch):
+def test_equals_dense_solves(device, length, backend, relative, dtype, tolerance, monkeypatch):
+    """Over several chunks of queries; the gradients are implicit derivatives."""
     monkeypatch.setattr(operator, "CHUNK_SIZE", 36)
-    check(kernel, dense, inputs_of(length, device=device), 1e-5, names=("q", "k"))
+    given = {"relative": relative, "backend": backend}
+    inputs = inputs_of(length, device=device, dtype=dtype)
+    check(lambda *x: kernel(*x, **given), lambda *x: dense(*x, relative), inputs, tolerance, names=("q", "k"))
 
 
-@pytest.mark.slow
-def test_kernel_under_vmap(device):
-    check_replicas(kernel, [inputs_of(length, device=device) for length in (20, 20)])
+@pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.slow)])
+def test_under_vmap(device, backend):
+    check_replicas(lambda *x: kernel(*x, backend=backend), [inputs_of(length, device=device) for length in (20, 20)])
 
 
 @pytest.mark.gpu

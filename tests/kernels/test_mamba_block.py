@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
-from fused_cases import BACKENDS, check, check_replicas, double, run
+from formulas import convolution
+from fused_cases import BACKENDS, check, check_close, check_replicas, run, traced_as_they_run
 from recurrences import selective_loop
 from torch import Tensor
 
@@ -20,9 +20,7 @@ SHAPES += [pytest.param((2, 19, 33, 4, 3, 4), marks=pytest.mark.slow)]
 def definition(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -> Tensor:
     """Step by step, from figure 3 and equation 2 of the paper; autograd gives the gradients."""
     x, z = xz.chunk(2, dim=-1)
-    taps = conv_weight.shape[1]
-    padded = F.pad(x, (0, 0, taps - 1, 0))
-    u = F.silu(conv_bias + sum(conv_weight[:, k] * padded[:, k : k + x.shape[1]] for k in range(taps)))
+    u = convolution(x, conv_weight, conv_bias)
     dt, B, C = (u @ x_proj.T).split((dt_proj.shape[1], A_log.shape[1], A_log.shape[1]), dim=-1)
     return selective_loop(u, dt @ dt_proj.T, dt_bias, -A_log.exp(), B, C, D, z)
 
@@ -51,7 +49,8 @@ def make_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[
 def test_is_the_definition(device, shape, backend):
     """The parts run one by one for the last shape, which has more taps than the kernel takes."""
     inputs = make_inputs(*shape, device)
-    check(run(lambda *a: mamba_block(*a, backend=backend), inputs), run(definition, double(inputs)), 3e-6)
+    with traced_as_they_run():
+        check_close(lambda *a: mamba_block(*a, backend=backend), definition, inputs, 3e-6)
 
 
 def parts(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -> Tensor:
@@ -70,7 +69,7 @@ def test_at_size(device, shape):
     Float64 would show those roundings: a slow channel's gradient of A changes by a percent with them.
     """
     inputs = make_inputs(*shape, device)
-    check(run(mamba_block, inputs), run(definition, double(inputs)), 1e-5)
+    check_close(mamba_block, definition, inputs, 1e-5)
     for position in (0, 3, 4):
         inputs[position] = inputs[position].bfloat16()
     check(run(mamba_block, inputs), run(parts, inputs), 4e-3)

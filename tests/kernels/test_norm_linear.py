@@ -2,17 +2,18 @@
 
 import pytest
 import torch
+from formulas import EPS, plain_norm
 from fused_cases import (
     BACKENDS,
     BFLOAT16,
-    EPS,
     check,
+    check_close,
     check_replicas,
     double,
     draw,
-    plain_norm,
     run,
     same_bits_and_close,
+    traced_as_they_run,
 )
 
 from mixerlab.kernels.fused import norm_linear
@@ -36,15 +37,14 @@ SHAPES = [((4, 16), 128, 16), ((2, 37), 24, 5), ((9,), 24, 38), ((1,), 3, 1), ((
 @pytest.mark.parametrize("rows, width, outputs", SHAPES, ids=str)
 def test_norm_linear(device, rows, width, outputs, backend):
     given = inputs(rows, width, outputs, device)
-    check(run(lambda *a: norm_linear(*a, EPS, backend=backend), given), run(plain, double(given)))
+    check_close(lambda *a: norm_linear(*a, EPS, backend=backend), plain, given)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_norm_linear_without_an_update(device, backend):
     x, _, *parameters = inputs((2, 37), 24, 5, device)
     given = [x, *parameters]
-    actual = run(lambda x, *a: norm_linear(x, None, *a, EPS, backend=backend), given)
-    check(actual, run(lambda x, *a: plain(x, None, *a), double(given)))
+    check_close(lambda x, *a: norm_linear(x, None, *a, EPS, backend=backend), lambda x, *a: plain(x, None, *a), given)
 
 
 def test_programs_that_take_several_steps(device, monkeypatch):
@@ -54,7 +54,7 @@ def test_programs_that_take_several_steps(device, monkeypatch):
     monkeypatch.setattr(operator, "processors", lambda device: 1)
     for outputs in (20, 40):
         given = inputs((150,), 16, outputs, device)
-        check(run(lambda *a: norm_linear(*a, EPS, backend="triton"), given), run(plain, double(given)))
+        check_close(lambda *a: norm_linear(*a, EPS, backend="triton"), plain, given)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -74,7 +74,8 @@ def test_norm_linear_under_vmap(device, backend):
 def test_an_update_in_another_dtype(device, backend):
     x, y, *parameters = inputs((40,), 16, 4, device)
     given = [x, y.bfloat16(), *parameters]
-    actual = run(lambda *a: norm_linear(*a, EPS, backend=backend), given)
+    with traced_as_they_run():
+        actual = run(lambda *a: norm_linear(*a, EPS, backend=backend), given)
     assert [t.dtype for t in actual] == [torch.float32, torch.float32, torch.bfloat16, *[torch.float32] * 3]
     check(actual, run(plain, double(given)), BFLOAT16)
 

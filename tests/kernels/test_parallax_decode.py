@@ -87,21 +87,6 @@ def test_sharp_logits_and_large_probes(device):
     assert_close([40 * q, 40 * rho, k, v], tolerance=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"lengths": torch.tensor([1, 2])}, "lengths is torch.int64"),
-        ({"window": 0}, "window=0"),
-        ({"q": torch.zeros(2, 9, 4, 16)}, r"\(2, 9, 4, 16\)"),
-        ({"k_cache": torch.zeros(2, 40, 3, 16)}, r"\(2, 40, 3, 16\)"),
-    ],
-)
-def test_a_mistake_is_named(change, message):
-    names = ("q", "rho", "k_cache", "v_cache")
-    with pytest.raises(ValueError, match=message):
-        parallax_decode(**(dict(zip(names, draw(2, 1, 4, 2, 40, 16), strict=True)) | change))
-
-
 @gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("batch", "cache_len", "head_dim"), [(1, 512, 128), (1, 16384, 128), (32, 4096, 64)])

@@ -6,7 +6,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from fused_cases import EPS, FLOAT32, check, check_replicas, double, draw, plain_norm, run
+from formulas import EPS, plain_norm, rotary
+from fused_cases import FLOAT32, check, check_close, check_replicas, double, draw, run
 from parallax_cases import operators_of
 
 from mixerlab.kernels.fused import linear, rotary_heads
@@ -44,16 +45,8 @@ def exact(x, weight, heads, gains=(), eps=EPS, rotate_rho=False):
     if gains:
         q, k, rho = map(plain_norm, (q, k, rho), gains)
     head_dim = q.shape[-1]
-    positions = torch.arange(x.shape[1], dtype=torch.float64, device=x.device)
-    angles = positions[:, None] * frequency(head_dim, x.device).double()
-    rotation = torch.polar(torch.ones_like(angles), angles)
-
-    def rotated(y):
-        z = torch.complex(*y.chunk(2, dim=-1)) * rotation[:, None]
-        return torch.cat((z.real, z.imag), dim=-1)
-
-    q, k = rotated(q), rotated(k)
-    rho = rotated(rho) if rotate_rho else rho
+    q, k = (rotary(y, frequency(head_dim, x.device)) for y in (q, k))
+    rho = rotary(rho, frequency(head_dim, x.device)) if rotate_rho else rho
     return parallax_reference(q, rho, k, v, head_dim**-0.5, None)
 
 
@@ -103,7 +96,7 @@ def test_a_table_is_multiplied_and_looked_up(device, width, heads, head_dim, rot
     )
     assert LOOKED_UP in operators_of(lambda: function(*given))
     formula = of_table(lambda x, weight, rows, **norm: exact(x[rows], weight, heads, rotate_rho=rotate_rho, **norm))
-    check(run(function, given), run(formula, double(given)), 2 * tolerance(device))
+    check_close(function, formula, given, 2 * tolerance(device))
     assert LOOKED_UP not in operators_of(lambda: function(*given, length=128))
     check([function(*given, length=128)], [formula(*double(given), length=128)], 2 * tolerance(device))
 
@@ -112,8 +105,12 @@ def test_a_table_is_multiplied_and_looked_up(device, width, heads, head_dim, rot
 def test_programs_that_walk_several_tiles(device, monkeypatch):
     monkeypatch.setattr(triton_projection, "processors", lambda device: 2)
     given = inputs(130, 16, 1, 16, device, batch=4)
-    actual = run(partial(kernel, inverse_frequency=frequency(16, device), heads=1), given)
-    check(actual, run(partial(exact, heads=1), double(given)), tolerance(device))
+    check_close(
+        partial(kernel, inverse_frequency=frequency(16, device), heads=1),
+        partial(exact, heads=1),
+        given,
+        tolerance(device),
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compares float32, which runs only in the interpreter")

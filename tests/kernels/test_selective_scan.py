@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_cases import check, check_replicas, double, run
+from fused_cases import check, check_close, check_replicas, double, run
 from recurrences import selective_loop as loop
 from torch import Tensor
 
@@ -76,7 +76,7 @@ def check_triton(shape, dtype, tolerance, device) -> None:
     inputs = make_inputs(*shape, torch.float32, device)
     for position in (0, 1, 4, 5, 7):
         inputs[position] = inputs[position].to(dtype)
-    check(run(triton, inputs), run(loop, double(inputs)), tolerance)
+    check_close(triton, loop, inputs, tolerance)
 
 
 @pytest.mark.sampled(4)

@@ -2,20 +2,14 @@
 
 import pytest
 import torch
-from fused_cases import BACKENDS, check, check_replicas, double, draw, run
+from formulas import convolution
+from fused_cases import BACKENDS, check_close, check_replicas, draw
 from torch import Tensor
 
 from mixerlab.kernels.short_convolution import short_convolution
 
 # (batch, T, channels, taps); a program takes 64 channels.
 SHAPES = [(1, 1, 3, 4), (2, 17, 5, 2), (1, 32, 3, 3), (1, 33, 130, 4), (1, 3, 4, 1)]
-
-
-def definition(x, weight, bias) -> Tensor:
-    taps = weight.shape[1]
-    padded = torch.cat((x.new_zeros(x.shape[0], taps - 1, x.shape[2]), x), dim=1)
-    total = bias + sum(weight[:, k] * padded[:, k : k + x.shape[1]] for k in range(taps))
-    return total * torch.sigmoid(total)
 
 
 def make_inputs(batch, length, channels, taps, device, replicas=()) -> list[Tensor]:
@@ -27,8 +21,7 @@ def make_inputs(batch, length, channels, taps, device, replicas=()) -> list[Tens
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_is_the_definition(device, shape, backend):
     inputs = make_inputs(*shape, device)
-    actual = run(lambda *a: short_convolution(*a, backend=backend), inputs)
-    check(actual, run(definition, double(inputs)), 1e-6)
+    check_close(lambda *a: short_convolution(*a, backend=backend), convolution, inputs, 1e-6)
 
 
 @pytest.mark.gpu
@@ -37,7 +30,7 @@ def test_triton_in_bfloat16(device, shape):
     """Sums are float32: what remains is the rounding of the results to bf16, a relative 2^-8 at most."""
     x, *parameters = make_inputs(*shape, device)
     inputs = [x.bfloat16(), *parameters]
-    check(run(lambda *a: short_convolution(*a, backend="triton"), inputs), run(definition, double(inputs)), 2**-8)
+    check_close(lambda *a: short_convolution(*a, backend="triton"), convolution, inputs, 2**-8)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -29,7 +29,6 @@ def test_contract(name, caplog):
     ],
 )
 def test_the_contract_of_options(name, options, caplog):
-    torch.manual_seed(0)
     check_mixer(lambda: without_zeros(mixer_of(name, WIDTH, **options)))
     assert not caplog.messages
 
@@ -44,7 +43,6 @@ def test_a_mixer_with_a_kernel_says_so(name):
     ["linear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("attn", "parallax", "gdn", "mesa", "kda"))],
 )
 def test_a_mixer_compiles_without_a_break(name):
-    torch.manual_seed(0)
     mixer, x = mixer_of(name, WIDTH), torch.randn(2, LENGTH, WIDTH)
     compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), mixer(x))

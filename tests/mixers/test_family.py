@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 from every_mixer import mixer_of
+from formulas import convolved, delta_rule, of_length_one, plain_norm
 from torch.nn import functional as F
 
-from mixerlab.kernels.local_linear import operator as local_linear
-from mixerlab.kernels.local_linear import solved_probe
 from mixerlab.kernels.parallax import parallax_attention
 
 WIDTH, LENGTH, HEADS = 16, 300, 2
@@ -70,24 +69,10 @@ def test_attention_with_queries_of_zero_is_the_mean_of_values():
     torch.testing.assert_close(with_zero(attention, "q")(x), mean(x))
 
 
-def test_affine_linear_with_a_probe_of_zero_is_the_mean_of_values():
-    affine, mean, x = twins(("affine_linear", {}), ("value_average", {}))
-    assert (affine(x) - mean(x)).abs().max() > 0.1
-    torch.testing.assert_close(with_zero(affine, "r")(x), mean(x))
-
-
 @pytest.mark.parametrize("norm", [False, True])
 def test_parallax_with_queries_of_zero_is_affine_linear(norm):
     parallax, affine, x = twins(("parallax", {"qkr_norm": norm}), ("affine_linear", {"kr_norm": norm}))
     torch.testing.assert_close(with_zero(without_rotation(parallax), "q")(x), affine(x))
-
-
-def test_affine_linear_of_centred_keys_and_values_is_linear():
-    """Means of zero drop the intercept: at the end of a sequence that is followed by its own negative."""
-    affine, linear, x = twins(("affine_linear", {"kr_norm": False}), ("linear", {"qk_norm": False}))
-    linear.q_proj.weight.data = -affine.r_proj.weight.data
-    both = torch.cat((x, -x), dim=1)
-    torch.testing.assert_close(affine(both)[:, -1], linear(both)[:, -1])
 
 
 def test_the_sums_before_a_chunk_get_gradients():
@@ -104,11 +89,17 @@ WITH_EXTRAS = {"d_conv": 4, "unnormed": False, "ungated": False}
 
 
 def layer_of_mesa(mixer, x, affine):
-    """A regression from scratch at every position, its weights written out; `[T, WIDTH]`."""
-    q, k, v, log_decay, beta = (y[0] for y in mixer.parts(mixer.project(x)))
+    """The layer from `x` `[T, WIDTH]`: a regression from scratch at every position, its weights written out."""
+    q, k = (convolved(mixer, name, x) for name in "qk")
+    v = (x @ mixer.v_proj.weight.T).view(-1, HEADS, WIDTH // HEADS)
+    log_decay, beta = torch.zeros(len(x), HEADS, dtype=x.dtype), torch.ones(len(x), HEADS, dtype=x.dtype)
+    if not mixer.unnormed:
+        q, k = of_length_one(q), of_length_one(k)
+    if not mixer.ungated:
+        log_decay, beta = mixer.a_proj(x).sigmoid().log(), mixer.b_proj(x).sigmoid()
     ridge = (F.softplus(mixer.ridge_logit) + mixer.ridge_lower_bound).view(HEADS, -1)
     rows = torch.zeros_like(q)
-    for t in range(x.shape[1]):
+    for t in range(len(x)):
         for h in range(HEADS):
             keys, values = k[: t + 1, h], v[: t + 1, h]
             weights = torch.stack([beta[s, h] * log_decay[s + 1 : t + 1, h].sum().exp() for s in range(t + 1)])
@@ -129,14 +120,13 @@ def test_mesa_is_a_regression(name, options):
     mixer, x = twins((name, options))
     x = x[:1, :140]
     with torch.no_grad():
-        torch.testing.assert_close(mixer(x)[0], layer_of_mesa(mixer, x, affine=name == "affine_mesa"))
+        torch.testing.assert_close(mixer(x)[0], layer_of_mesa(mixer, x[0], affine=name == "affine_mesa"))
 
 
-def test_affine_mesa_of_centred_keys_and_values_is_mesa():
-    """At the end of a sequence that is followed by its own negative."""
-    affine, mesa, x = twins(("affine_mesa", BARE), ("mesa", BARE))
-    both = torch.cat((x, -x), dim=1)
-    torch.testing.assert_close(affine(both)[:, -1], mesa(both)[:, -1])
+def test_the_ridge_of_mesa_starts_at_one():
+    mixer = mixer_of("mesa", WIDTH)
+    torch.testing.assert_close(F.softplus(mixer.ridge_logit) + mixer.ridge_lower_bound, torch.ones(WIDTH))
+    assert mixer.ridge_logit._no_reinit
 
 
 def lla_twins(*others, **options):
@@ -200,7 +190,6 @@ def test_lla_with_a_large_ridge_is_softmax_attention(relative_ridge):
 )
 def test_the_iterations_that_a_ridge_takes(options, enough, too_few):
     """In float32, of heads of 64, as the docstring of `cg_iterations` says."""
-    torch.manual_seed(0)
     lla, (q, k) = mixer_of("lla", 128, **options), F.rms_norm(torch.randn(2, 1, 128, 2, 64), (64,))
     lla.cg_iterations = 400
     exact = lla.probes(q.double(), k.double())
@@ -229,44 +218,18 @@ def test_the_weights_of_parallax_sum_to_one():
     torch.testing.assert_close(parallax_attention(q, rho, k, torch.ones_like(v)), torch.ones_like(v))
 
 
-def test_the_solved_probe_has_the_gradients_of_a_dense_solve(monkeypatch):
-    """Implicit derivatives, over several chunks of queries, and with replicas side by side."""
-    monkeypatch.setattr(local_linear, "CHUNK_SIZE", 4)
-    torch.manual_seed(0)
-    q, k = (torch.randn(2, 3, 11, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    for relative in (False, True):
-        options = {"scale": 0.7, "ridge": 0.5, "relative": relative, "iterations": 12}
-        probes = torch.func.vmap(lambda q, k, options=options: solved_probe(q, k, **options))(q, k)
-        a, b = q.movedim(3, 2), k.movedim(3, 2)
-        w = (0.7 * a @ b.mT).exp().tril()
-        p = w / w.sum(-1, keepdim=True)
-        mean = p @ b
-        moment = torch.einsum("...ts,...sd,...se->...tde", p, b, b) - mean[..., :, None] * mean[..., None, :]
-        ridge = 0.5 / (torch.ones_like(w[..., :1]) if relative else w.sum(-1, keepdim=True))
-        dense = torch.linalg.solve(moment + ridge[..., None] * torch.eye(4, dtype=a.dtype), mean - a).movedim(2, 3)
-        torch.testing.assert_close(probes, dense)
-        towards = torch.randn_like(probes)
-        for found, expected in zip(*(torch.autograd.grad(y, (q, k), towards) for y in (probes, dense)), strict=True):
-            torch.testing.assert_close(found, expected)
-
-
 @pytest.mark.parametrize("norms", [False, True])
 def test_affine_delta_is_the_delta_rule_on_what_is_centred(norms):
     mixer, x = twins(("affine_delta", {"d_conv": 0, "unnormed": not norms}))
-    x = 0.5 * x[:, :40]
+    x = 0.5 * x[0, :40]
     q, k, v = ((x @ getattr(mixer, f"{name}_proj").weight.T).unflatten(-1, (HEADS, -1)) for name in "qkv")
-    beta = (x @ mixer.b_proj.weight.T).sigmoid()
-    state, rows = torch.zeros(2, HEADS, 8, 8, dtype=x.dtype), []
-    for t in range(40):
-        mean_k, mean_v = k[:, : t + 1].mean(1), v[:, : t + 1].mean(1)
-        query, key, value = q[:, t] - mean_k, k[:, t] - mean_k, v[:, t] - mean_v
-        if norms:
-            query, key = (y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt() for y in (query, key))
-        error = value - torch.einsum("bhvk,bhk->bhv", state, key)
-        state = state + torch.einsum("bh,bhv,bhk->bhvk", beta[:, t], error, key)
-        o = mean_v + torch.einsum("bhvk,bhk->bhv", state, query)
-        rows.append((F.rms_norm(o, (8,), mixer.norm.weight, 1e-5) if norms else o).flatten(1))
-    torch.testing.assert_close(mixer(x), torch.stack(rows, dim=1) @ mixer.o_proj.weight.T)
+    mean_k, mean_v = (y.cumsum(0) / torch.arange(1, 41)[:, None, None] for y in (k, v))
+    q, k, v = q - mean_k, k - mean_k, v - mean_v
+    if norms:
+        q, k = of_length_one(q), of_length_one(k)
+    o = mean_v + delta_rule(q, k, v, torch.ones_like(k), (x @ mixer.b_proj.weight.T).sigmoid())
+    o = plain_norm(o, mixer.norm.weight) if norms else o
+    torch.testing.assert_close(mixer(x[None])[0], o.flatten(1) @ mixer.o_proj.weight.T)
 
 
 def test_affine_mesa_is_flas_mesa_with_a_constant_key():

@@ -12,7 +12,6 @@ THEIR_NAMES = {"conv.weight": "conv1d.weight", "conv.bias": "conv1d.bias"}
 
 @pytest.mark.parametrize("parallel_scan", [False, True])
 def test_equals_mambapy(parallel_scan):
-    torch.manual_seed(0)
     ours = Mamba(d_model=12, d_state=4)
     theirs = MambaBlock(MambaConfig(d_model=12, n_layers=1, d_state=4, pscan=parallel_scan))
     with torch.no_grad():

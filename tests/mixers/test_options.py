@@ -3,6 +3,7 @@
 from functools import partial
 from unittest import mock
 
+import formulas
 import pytest
 import torch
 from every_mixer import mixer_of
@@ -17,7 +18,6 @@ WIDTH = 32
 @pytest.mark.parametrize("name", ["attn", "parallax"])
 def test_biases_are_those_of_linear_layers(name):
     """If one input channel is always 1, a bias can be replaced by a column of the weight."""
-    torch.manual_seed(0)
     plain = mixer_of(name, WIDTH)
     biased = mixer_of(name, WIDTH, bias=True)
     biased.load_state_dict(plain.state_dict(), strict=False)
@@ -41,7 +41,6 @@ def test_biases_are_those_of_linear_layers(name):
     ],
 )
 def test_norms_are_pytorchs_before_the_rotation(module, mixer, operator, normed, rotated):
-    torch.manual_seed(0)
     mixer = mixer(32, zero_init_rho=False) if module is parallax else mixer(32)
     norms = {name: getattr(mixer, f"{name}_norm") for name in normed}
     for norm in norms.values():
@@ -50,13 +49,11 @@ def test_norms_are_pytorchs_before_the_rotation(module, mixer, operator, normed,
     with mock.patch.object(module, operator, wraps=getattr(module, operator)) as calls:
         mixer(x)
     given = dict(zip("qrkv" if module is parallax else "qkv", calls.call_args.args, strict=True))
-    turns = torch.arange(9)[:, None] * 10_000.0 ** (-torch.arange(0, 16, 2) / 16)
-    turns = torch.polar(torch.ones_like(turns), turns)[:, None]
+    frequency = 10_000.0 ** (-torch.arange(0, 16, 2) / 16)
     for name, norm in norms.items():
         expected = norm(getattr(mixer, f"{name}_proj")(x).unflatten(-1, (2, 16)))
         if name in rotated:
-            pairs = torch.complex(*expected.chunk(2, dim=-1)) * turns
-            expected = torch.cat((pairs.real, pairs.imag), dim=-1)
+            expected = formulas.rotary(expected, frequency)
         torch.testing.assert_close(given[name], expected)
     assert {norm.eps for norm in norms.values()} == {NORM_EPS}
 
@@ -64,7 +61,6 @@ def test_norms_are_pytorchs_before_the_rotation(module, mixer, operator, normed,
 @pytest.mark.parametrize("name", ["attn", "parallax"])
 def test_heads_of_queries_share_those_of_keys_and_values(name):
     """Each key head written down once for every head of its group gives the same."""
-    torch.manual_seed(0)
     options = {"num_heads": 4, "head_dim": 6}
     if name == "parallax":
         options |= {"zero_init_rho": False, "rho_gate": True}
@@ -82,7 +78,6 @@ def test_heads_of_queries_share_those_of_keys_and_values(name):
 
 def test_the_gate_scales_the_probe_of_each_head():
     """The formula, with one gate a head behind the norm."""
-    torch.manual_seed(0)
     gated = mixer_of("parallax", WIDTH, rho_gate=True, zero_init_rho=False).double()
     plain = mixer_of("parallax", WIDTH).double()
     plain.load_state_dict({key: value for key, value in gated.state_dict().items() if key != "g_proj.weight"})
@@ -102,7 +97,6 @@ def test_the_gate_scales_the_probe_of_each_head():
 
 @pytest.mark.parametrize("name", ["attn", "parallax"])
 def test_a_window_hides_the_positions_before_it(name):
-    torch.manual_seed(0)
     options = {} if name == "attn" else {"zero_init_rho": False, "rope_on_rho": True}
     windowed = mixer_of(name, WIDTH, window=3, **options).double()
     full = mixer_of(name, WIDTH, **options).double()

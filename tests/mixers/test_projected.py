@@ -36,7 +36,6 @@ class Gated(ProjectedMixer):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_it_is_its_linear_layers(bias):
-    torch.manual_seed(0)
     mixer = Gated(bias).double()
     x = torch.randn(2, LENGTH, WIDTH, dtype=torch.float64, requires_grad=True)
     number = mixer.number_proj(x).sum(-1, keepdim=True)

@@ -64,7 +64,6 @@ def in_pieces(mixer, x, lengths, dtype=torch.float32):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
 def test_token_by_token_is_forward(name, options):
-    torch.manual_seed(0)
     mixer, x = noisy(mixer_of(name, WIDTH, **options)).double(), torch.randn(2, LENGTH, WIDTH, dtype=torch.float64)
     expected = mixer(x).detach()
     for lengths in ((), (0,), (1,), (13,), (5, 10), (LENGTH,)):
@@ -105,7 +104,6 @@ def test_a_graph_can_capture_a_step(name):
 @pytest.mark.parametrize("name", MIXERS)
 def test_in_bfloat16_it_is_as_near_to_float32_as_forward_is(name, device):
     """Both round to 8 bits in the same places but for the order of sums, whose rounding adds at most as much again."""
-    torch.manual_seed(0)
     mixer, x = noisy(mixer_of(name, 128)).to(device), torch.randn(2, 65, 128, device=device)
     with torch.no_grad():
         exact = mixer(x)
@@ -144,7 +142,6 @@ class Doubled(Scaled):
 
 @pytest.mark.parametrize("make", [Sum, Scaled, Doubled])
 def test_a_mixer_without_a_state_computes_the_prefix_again(make):
-    torch.manual_seed(0)
     mixer, x = make(), torch.randn(2, 9, WIDTH)
     for lengths in ((), (0, 1), (4,)):
         torch.testing.assert_close(in_pieces(mixer, x, lengths)[0], mixer(x).detach())

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from every_mixer import mixer_of
+from formulas import attention, plain_norm, rotary
 from torch import nn
 
 from mixerlab.mixers import attn, parallax
@@ -32,25 +33,11 @@ def mixer_called(name):
     return Average() if name == "plain" else mixer_of(name, WIDTH)
 
 
-def norm(x, gain):
-    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * gain
-
-
-def attention(x, mixer):
-    """Softmax attention from its formula; pairs (i, i + D/2) turned as complex numbers."""
+def layer_of_attention(x, mixer):
     q, k, v = ((x @ layer.weight.T).unflatten(-1, (2, -1)) for layer in (mixer.q_proj, mixer.k_proj, mixer.v_proj))
     half = q.shape[-1] // 2
     frequency = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
-    angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * frequency
-    turn = torch.polar(torch.ones_like(angles), angles)[:, None]
-
-    def turned(y):
-        z = torch.complex(*y.chunk(2, dim=-1)) * turn
-        return torch.cat((z.real, z.imag), dim=-1)
-
-    scores = torch.einsum("bihd,bjhd->bhij", turned(q), turned(k)) / (2 * half) ** 0.5
-    scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
-    return torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(2) @ mixer.o_proj.weight.T
+    return attention(rotary(q, frequency), rotary(k, frequency), v).flatten(2) @ mixer.o_proj.weight.T
 
 
 def swiglu(x, mlp):
@@ -59,8 +46,8 @@ def swiglu(x, mlp):
 
 def plain_block(block, x, mix, scored=slice(None)):
     """The two lines of the textbook, of tensors."""
-    x = (x + mix(norm(x, block.mixer_norm.weight)))[:, scored]
-    return x + swiglu(norm(x, block.mlp_norm.weight), block.mlp)
+    x = (x + mix(plain_norm(x, block.mixer_norm.weight)))[:, scored]
+    return x + swiglu(plain_norm(x, block.mlp_norm.weight), block.mlp)
 
 
 def random_gains(model):
@@ -81,12 +68,11 @@ def compare(actual, expected, tensors):
 @pytest.mark.parametrize("scored", [slice(None), slice(3, 7), slice(-1, None)])
 @pytest.mark.parametrize("start", ["tensor", "table"])
 def test_a_block_of_attention_is_its_formula(start, scored):
-    torch.manual_seed(0)
     block = Block(WIDTH, Attention(WIDTH, qk_norm=False)).double()
     random_gains(block)
     tokens, table = torch.randint(9, (2, LENGTH)), torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
     x = ResidualStream.from_tokens(tokens, table) if start == "table" else ResidualStream(table[tokens])
-    expected = plain_block(block, table[tokens], lambda x: attention(x, block.mixer), scored)
+    expected = plain_block(block, table[tokens], lambda x: layer_of_attention(x, block.mixer), scored)
     compare(block(x, scored).value(), expected, [table, *block.parameters()])
 
 
@@ -94,21 +80,19 @@ def test_a_block_of_attention_is_its_formula(start, scored):
 @pytest.mark.parametrize("n_layers", [1, 3])
 @pytest.mark.parametrize("name", [*MIXERS, "plain"])
 def test_a_model_is_blocks_of_the_textbook(name, n_layers, vocabulary):
-    torch.manual_seed(0)
     model = LanguageModel(vocabulary, WIDTH, n_layers, lambda: mixer_called(name)).double()
     random_gains(model)
     tokens = torch.randint(vocabulary, (2, LENGTH))
     x = model.embedding(tokens)
     for number, block in enumerate(model.blocks):
         x = plain_block(block, x, block.mixer, slice(2, None) if number == n_layers - 1 else slice(None))
-    expected = norm(x, model.norm.weight) @ model.head.weight.T + model.head.bias
+    expected = plain_norm(x, model.norm.weight) @ model.head.weight.T + model.head.bias
     compare(model(tokens, slice(2, None)), expected, list(model.parameters()))
 
 
 @pytest.mark.parametrize("name", ["attn", "parallax"])
 def test_heads_are_normed_in_the_table(name, monkeypatch):
     """As on a GPU; not in a subclass, which may mix in another way."""
-    torch.manual_seed(0)
     monkeypatch.setattr(attn, "resolve_backend", lambda *_: "triton")
     monkeypatch.setattr(parallax.Parallax, "resolved_backend", lambda *_: "triton")
     mixer = mixer_called(name).double()

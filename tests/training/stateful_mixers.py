@@ -92,8 +92,8 @@ class Wrong(nn.Module):
         return self.proj(x.relu())
 
 
-def model_with(mixer):
-    return lambda: LanguageModel(VOCAB, WIDTH, n_layers=2, make_mixer=mixer)
+def model_with(mixer, vocab=VOCAB, **options):
+    return lambda: LanguageModel(vocab, WIDTH, n_layers=2, make_mixer=mixer, **options)
 
 
 def line_of(text):

@@ -5,6 +5,7 @@ import torch
 import torch._dynamo.config
 import torch.nn.functional as F
 from every_mixer import MIXERS, mixer_of, prefer_kernels
+from stateful_mixers import model_with
 from tiny_training import VOCAB, WIDTH, fit
 from torch import nn
 
@@ -68,10 +69,6 @@ class Counting(Plain):
         if self.training:
             self.calls += 1
         return super().forward(x)
-
-
-def model_with(mixer, vocab=VOCAB):
-    return lambda: LanguageModel(vocab, WIDTH, n_layers=2, make_mixer=mixer)
 
 
 class Backend:

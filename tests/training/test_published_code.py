@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from stateful_mixers import model_with
 from test_compiled import TWO, Backend
 from tiny_training import VOCAB, WIDTH, fit
 from torch import nn
 
 from mixerlab.mixers.base import SequenceMixer
-from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import compiled
 from mixerlab.training.compiled import compile_mixers
 from mixerlab.training.execution import choose_execution
@@ -70,15 +70,11 @@ class Fixed(Published):
         return self.out((self.features(x) * self.scale)[..., self.order].cumsum(1))
 
 
-def model_with(mixer):
-    return lambda: LanguageModel(VOCAB, WIDTH, n_layers=2, make_mixer=mixer, linear_std=0.3)
-
-
 @pytest.mark.parametrize("execution", ["vmap", "loop", "compiled"])
 @pytest.mark.parametrize("mixer", [TwoNames, OneWeight, Fixed])
 def test_losses_and_gradients_are_those_of_the_model_alone(mixer, execution, monkeypatch):
     # What is frozen is random, and a mixer is compiled only if its replicas share it.
-    seeds, build = (1, 1) if execution == "compiled" else (0, 1), model_with(mixer)
+    seeds, build = (1, 1) if execution == "compiled" else (0, 1), model_with(mixer, linear_std=0.3)
     population = Population(build, seeds)
     own = {name: tensor for name, tensor in population.model.named_parameters(remove_duplicate=False)}
     if execution == Execution.LOOP:
@@ -150,7 +146,6 @@ class CachesAngles(Published):
 
 @pytest.mark.parametrize("execution", ["vmap", "loop"])
 def test_a_table_that_forward_caches_in_a_buffer_is_right_in_each_call(execution):
-    torch.manual_seed(0)
     population = Population(model_with(CachesAngles), (0, 1))
     tokens = torch.randint(VOCAB, (2, 3, 7))
     choose_execution(population, execution, tokens, slice(None), bf16=False)

@@ -201,21 +201,6 @@ def test_published_optimizers_train(tmp_path, name, monkeypatch):
     assert losses[-1] < 0.9 * losses[0], losses
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("SophiaH", "optimizer=torch: optimizer.all: SophiaH needs a closure or the graph of the gradients"),
-        ("AdamMini", "optimizer.all: AdamMini takes the model or another optimizer"),
-        ("ScheduleFreeAdamW", "optimizer.all: ScheduleFreeAdamW has other parameters in eval()"),
-        ("SAM", "optimizer.all: SAM takes the model or another optimizer"),
-    ],
-)
-def test_published_optimizers_that_need_more_are_refused(name, message):
-    package = pytest.importorskip("pytorch_optimizer", reason="needs pip install mixerlab[optimizers]")
-    test_what_needs_more_than_gradients_is_refused_by_name(getattr(package, name), message)
-
-
 @pytest.mark.gpu
 def test_on_a_gpu_forward_and_backward_are_captured(tmp_path):
     settings = {"optimizer": TorchOptimizer, "options": {"all": Keeps}, "accelerator": "gpu", "epochs": 6}

@@ -1,0 +1,56 @@
+"""What several operators and layers are compared with: their parts, written out in plain PyTorch."""
+
+import torch
+import torch.nn.functional as F
+
+EPS = 1e-5  # of the norms
+
+
+def plain_norm(x, gain):
+    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * gain
+
+
+def of_length_one(x):
+    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def rotary(x, frequency):
+    """Pairs (i, i + D/2) of `[B, T, H, D]` as complex numbers, turned by position times frequency."""
+    angles = torch.arange(x.shape[1]).to(x)[:, None, None] * frequency.to(x)
+    z = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat((z.real, z.imag), dim=-1)
+
+
+def attention(q, k, v):
+    """Causal softmax attention, `[B, T, H, D]`."""
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) / q.shape[-1] ** 0.5
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+    return torch.einsum("bhij,bjhd->bihd", scores.masked_fill(future, -torch.inf).softmax(-1), v)
+
+
+def convolution(x, weight, bias=0):
+    """Of each channel of `[B, T, C]` with its taps `[C, K]`, the last for the position itself; then SiLU."""
+    taps = weight.shape[1]
+    padded = F.pad(x, (0, 0, taps - 1, 0))
+    total = bias + sum(weight[:, k] * padded[:, k : k + x.shape[1]] for k in range(taps))
+    return total * torch.sigmoid(total)
+
+
+def convolved(mixer, name, x):
+    """A projection of `x` `[T, d_model]` and its convolution, `[T, H, D]`."""
+    y = x @ getattr(mixer, f"{name}_proj").weight.T
+    if mixer.d_conv:
+        y = convolution(y[None], getattr(mixer, f"{name}_conv").weight[:, 0])[0]
+    return y.unflatten(-1, (mixer.num_heads, -1))
+
+
+def delta_rule(q, k, v, decay, beta):
+    """`S <- S diag(decay) (I - beta k k^T) + beta v k^T`, read at q; values `[T, H, W]`, a decay for each channel."""
+    (length, heads, dim), rows = q.shape, []
+    identity, states = torch.eye(dim, dtype=q.dtype), [q.new_zeros(v.shape[-1], dim) for _ in range(heads)]
+    for t in range(length):
+        for h in range(heads):
+            forgotten = states[h] @ decay[t, h].diag() @ (identity - beta[t, h] * torch.outer(k[t, h], k[t, h]))
+            states[h] = forgotten + beta[t, h] * torch.outer(v[t, h], k[t, h])
+        rows.append(torch.stack([states[h] @ q[t, h] for h in range(heads)]))
+    return torch.stack(rows)
