@@ -105,6 +105,22 @@ def test_large_logits(length, dtype, device):
     assert_close([x.to(dtype) for x in tensors], max(TOLERANCE[dtype], 8 * largest * 2**-24))
 
 
+@every_dtype
+@pytest.mark.parametrize("length", [70, pytest.param(200, marks=gpu)])
+def test_no_probe_is_softmax_attention(length, dtype, device):
+    q, _, k, v, d_o = draw(length, 16, batch=1, dtype=dtype, device=device)
+    got = run(parallax_attention, [q, torch.zeros_like(q), k, v, d_o], backend="triton")
+
+    def softmax_attention(q, k, v):
+        q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+    expected = run(softmax_attention, [q, k, v, d_o.double()])
+    del got[2]  # the probe has a gradient, softmax attention has no probe
+    for x, y in zip(got, expected, strict=True):
+        assert (x.double() - y).norm() <= TOLERANCE[dtype] * y.norm()
+
+
 @gpu
 def test_deterministic(device):
     tensors = draw(1000, 64, heads=4, kv_heads=2, dtype=BF16, device=device)
