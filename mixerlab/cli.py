@@ -89,12 +89,11 @@ def _run_hydra(arguments: list[str]) -> None:
     from mixerlab.records.provenance import COMMAND, shell_command
 
     home = str(Path.home())  # a shell leaves ~ behind an `=` as it is, and Hydra reads no value that begins so
-    arguments = [text.replace("=~/", f"={home}/", 1) for text in _overrides_first(arguments)]
     os.environ[COMMAND] = shell_command(*sys.argv)
-    sys.argv[1:] = postponed(arguments)
     wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
     os.environ[_FULL_ERROR] = "1"
     try:
+        sys.argv[1:] = postponed([text.replace("=~/", f"={home}/", 1) for text in _overrides_first(arguments)])
         hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
     except (ValueError, *REFUSALS) as error:
         if wants_tracebacks:
@@ -113,7 +112,7 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     """
     from hydra._internal.utils import get_args_parser
 
-    from mixerlab.config.project import search_path
+    from mixerlab.config.project import search_path, use_folders
 
     args, unknown = get_args_parser().parse_known_intermixed_args(arguments)
     if args.experimental_rerun is not None:
@@ -127,8 +126,7 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     spaced = [value for option, value in pairwise(options) if option in ("--config-dir", "-cd")]
     folders = spaced + [option.partition("=")[2] for option in options if option.startswith("--config-dir=")]
     earlier = [Path(folder) for folder in folders if folder != args.config_dir]
-    if missing := [folder for folder in earlier if not folder.is_dir()]:
-        sys.exit(f"error: --config-dir {missing[0]}: there is no such folder")
+    use_folders([*earlier, args.config_dir] if args.config_dir else [])
     return [*overrides, *search_path(earlier), *options]
 
 

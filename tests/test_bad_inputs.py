@@ -32,7 +32,7 @@ REFUSED = {
     "mixer.half_life=2": ("mixer.half_life", "once its yaml has it"),
     "-m mixer=attn,gdn mixer.expand_w=1": ("mixer.expand_w;", "did you mean mixer.expand_v?"),
     "-m hydra.launcher.n_jobs=2": ("hydra.launcher.n_jobs;", "hydra/launcher=processes"),
-    "mixer=attn,gdn": ("mixer=attn,gdn", "--multirun"),
+    "mixer=attn,gdn": ("mixer=attn,gdn", "-m"),
     "optimizer.lr=[1e-3, 5e-4]": ("optimizer.lr=[1e-3,", "Quote the whole setting"),
     "task.setting=a=b": ("task.setting=a=b", "quote a value"),
     "--dry-run": ("--dry-run", "KEY=VALUE"),

@@ -34,9 +34,9 @@ def compose(*overrides: str, config_dir: ConfigDir = None) -> DictConfig:
     for override in overrides:
         if not isinstance(override, str):
             raise ValueError(f"override {override!r} is no string: write 'mixer=attn', 'task=icr'")
-    folders = use_folders(config_dir)
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         with one_line_refusals():
+            folders = use_folders(config_dir)
             composed = hydra_compose("config", [*search_path(folders), *overrides], return_hydra_config=True)
         cfg = without_hydra(composed)
         complete(cfg, composed.hydra, GlobalHydra.instance().config_loader())

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from traceback import walk_tb
 from typing import Any, cast
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -13,11 +12,12 @@ from yaml import MarkedYAMLError, YAMLError
 
 from mixerlab.config.hybrid import is_hybrid
 from mixerlab.config.postponed import GROUPS
-from mixerlab.records.errors import reason
 from mixerlab.records.identity import flatten
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)
-# What Hydra says of `mixer=3`, and of a list or none, which conf/config.yaml has in an interpolation: it has no type.
+# What Hydra says without a type of its own: of `mixer=a,b` without -m; of `mixer=3`, and of a list or none, which
+# conf/config.yaml has in an interpolation.
+_SEVERAL = ("Ambiguous value for argument", "Sweep parameters")
 _NO_NAME = ("Config group override must be a string", "Error resolving interpolation '${experiment}_${")
 
 
@@ -45,9 +45,9 @@ def refusal(error: Exception) -> str:
         mark = error.problem_mark or error.context_mark
         where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         return f"{where}{error.problem or error.context}"
-    frames = (frame.f_locals for frame, _ in walk_tb(error.__traceback__))  # of which only Hydra's know the file
-    if files := [file for names in frames if (file := names.get("full_path"))]:
-        return f"{files[0]} cannot be read: {reason(error if str(error) else cause or error)}"
+    if str(error).startswith(_SEVERAL):
+        _, override, _ = str(error).split("'", 2)
+        return f"{override} has several values: add -m for a run of each; a list is 'optimizer.lr=[1e-2,1e-3]'"
     if str(error).startswith(_NO_NAME):
         return f"{', '.join(GROUPS)}, trainer, logger and experiment each take a name that --help lists: mixer=attn"
     if isinstance(error, OverrideParseException):
@@ -58,7 +58,8 @@ def refusal(error: Exception) -> str:
     if isinstance(error, MissingConfigException) and error.options:
         file, options = error.missing_cfg_file, ", ".join(sorted(error.options))
         own = f"--config-dir DIR (in Python config_dir=DIR) adds your own, as {file}.yaml in that folder"
-        return f"there is no {file}: choose {options}; {own}"
+        near = get_close_matches(str(file).rpartition("/")[2], error.options, n=1)
+        return f"there is no {file}: {f'did you mean {near[0]}? ' if near else ''}choose {options}; {own}"
     if unknown := unknown_key(error):
         return str(unknown)
     if isinstance(error, OmegaConfBaseException):  # a value that is ???, or `${nothing}`

@@ -14,6 +14,8 @@ from typing import Any, cast
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from mixerlab.records.errors import reason
+
 ConfigDir = str | Path | Sequence[str | Path] | None  # as Python takes it: none, one or several folders
 
 _CONFIG_DIRS = "mixerlab.config_dirs"  # in the cache of a config
@@ -89,6 +91,10 @@ def _check_own_yamls(config_dir: Path, others: Sequence[Path]) -> None:
         if holders := [*holders, *(str(other) for other in others if (other / file).is_file())]:
             where = f"{config_dir.name}/{file}"
             raise ValueError(f"{where}: {holders[0]} has a yaml of this name: choose another one")
+        try:
+            OmegaConf.load(path)
+        except (OSError, ValueError) as error:  # which do not name it, as PyYAML's do
+            raise ValueError(f"{path} cannot be read: {reason(error)}") from error
 
 
 def check_yaml(
