@@ -75,6 +75,15 @@ def test_without_a_number_it_is_the_best_replica(run):
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+def test_each_selection_has_weights_of_its_own(run):
+    for path in weights_files(run):
+        if ".clean." in path.name:
+            path.unlink()
+    assert mixerlab.load(run).row == mixerlab.load(run, selection="official").row
+    with pytest.raises(ValueError, match="no clean weights"):
+        mixerlab.load(run, selection="clean")
+
+
 def test_a_run_keeps_official_weights(tmp_path, caplog):
     """Whatever is kept, the run and its results are the same."""
     caplog.set_level("INFO", "mixerlab")
