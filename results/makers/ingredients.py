@@ -72,7 +72,7 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     table = common.rows_in("table", "rows.csv")
     table = table[table["task"].isin(common.PAPER.over) & table["lr"].isin(common.RATES)]
     default = common.at_best(table)
-    one_rate = common.at_rate_of_task(table, "official_accuracy").set_index([*common.CELL, "seed"])["official_accuracy"]
+    one_rate = common.at_rate_of_task(table, "official_accuracy")
     copying = default.xs("sc", level="task", drop_level=False)
     of_16 = copying.xs("baseline", level="setting").groupby("mixer").mean()
     more = copying.index.get_level_values("setting").str.startswith("num_tokens_to_copy")
@@ -85,10 +85,11 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     eighths = pd.concat(by_seed, names=["seed"]).reorder_levels([*common.CELL, "seed"])
     zero_and_rotated = {key: common.at_best(rows) for key, rows in common.rows_in("arms").groupby(ARM)}
     adamw = common.at_best(rows_of(common.folder_of("adamw") / common.RECORDS), common.ADAMW_RATES)
-    by_validation = common.at_best(table, of="clean_accuracy", by="clean_val_accuracy")
+    by_validation = common.at_best(table, selection="clean")
+    last_epoch = common.at_best(table.assign(official_accuracy=table["test_accuracy"]))
     changes = {
         ("checkpoint and rate by validation", "by test"): by_validation - default,
-        ("last epoch", "best checkpoint"): common.at_best(table, of="test_accuracy") - default,
+        ("last epoch", "best checkpoint"): last_epoch - default,
         ("one rate a task for all mixers", "best rate"): one_rate - default,
         ("sc always copies 16 tokens", "16 to 96"): always_16 - copying,
         ("AdamW", "Muon"): adamw - default,
