@@ -18,8 +18,8 @@ SAME = {
     "PyTorch's init": [("default", ("attn", "parallax", "gdn"), "cmp")],
 }
 SCREEN_NOTE = """\
-Mean accuracy over a task's settings, at the checkpoint of the lowest test loss and each setting's best of three rates.
-Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank
+Mean accuracy over a task's settings, at the checkpoint of the lowest test loss, each setting (and seed) at its best of
+three rates. Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank
 correlation."""
 
 
