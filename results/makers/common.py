@@ -59,9 +59,10 @@ def write_in_page(folder: Path, name: str, lines: Sequence[Sequence[str]], left:
 
 
 def mean_change(changes: Sequence[float], form: str = "+.3f", usual: int = 0) -> str:
-    """The mean over seeds ± half of Student's 95% interval; with a `usual` number of seeds, in brackets another one."""
+    """The mean ± half of Student's 95% interval, if several; with a `usual` number of them, in brackets another one."""
+    spread = f" ± {half_width(changes):{form.lstrip('+')}}" if len(changes) > 1 else ""
     count = f" ({len(changes)})" if usual and len(changes) != usual else ""
-    return f"{fmean(changes):{form}} ± {half_width(changes):{form.lstrip('+')}}{count}"
+    return f"{fmean(changes):{form}}{spread}{count}"
 
 
 def difference_of_sums(more: Sequence[Sequence[float]], less: Sequence[Sequence[float]], digits: int = 3) -> str:

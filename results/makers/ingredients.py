@@ -31,14 +31,11 @@ def make(scratch: Path) -> None:
         mixers = in_order(change.index.unique("mixer"), MIXERS)
         unit = "mixer" if len(mixers) > 2 else "seed"
         found[name] = {task: by_unit(own, unit) for task, own in change.groupby("task")}
-        texts = {
-            task: common.mean_change(own) if len(own) > 1 else f"{own[0]:+.3f}" for task, own in found[name].items()
-        }
         seeds = change.groupby(level=common.CELL).size()
         lines.append(
             [
                 *(name, former),
-                *(texts.get(task, "") for task in tasks),
+                *(common.mean_change(found[name][task]) if task in found[name] else "" for task in tasks),
                 ", ".join(mixers),
                 str(seeds.groupby(level=common.CELL[1:]).ngroups),
                 f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}",
@@ -65,11 +62,10 @@ def effects_figure(found: Mapping[str, Mapping[str, Sequence[float]]], tasks: Se
             for y, effects_on in enumerate(found.values()):
                 if task in effects_on:
                     own = effects_on[task]
-                    mean, half = fmean(own), half_width(own) if len(own) > 1 else 0
-                    inside = "white" if len(own) == 1 else None
-                    panel.errorbar(mean, y, xerr=half, fmt="o", markerfacecolor=inside, **EFFECT)
+                    half, inside = (half_width(own), None) if len(own) > 1 else (0.0, "white")
+                    panel.errorbar(fmean(own), y, xerr=half, fmt="o", markerfacecolor=inside, **EFFECT)
                     for sign, head in ((-1, "<"), (1, ">")):
-                        if sign * mean + half > LIMIT:
+                        if sign * fmean(own) + half > LIMIT:
                             panel.plot(sign * LIMIT, y, head, color=EFFECT["ecolor"], markersize=3, clip_on=False)
             panel.set(xlim=(-LIMIT, LIMIT), xticks=(-0.3, 0, 0.3), xlabel="change")
         told = (
