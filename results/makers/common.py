@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean, variance
@@ -10,14 +10,15 @@ from statistics import fmean, variance
 import numpy as np
 import pandas as pd
 
+from mixerlab.records.best import Selection
 from mixerlab.records.names import MIXERS, in_order, place_rank
 from mixerlab.sweeps.report.report import report
+from mixerlab.sweeps.tables import published
 from mixerlab.sweeps.tables.intervals import error_of_sum, half_width, student_t
-from mixerlab.sweeps.tables.published import read_published
 from mixerlab.sweeps.tables.writers import aligned
 
 RESULTS = Path(__file__).resolve().parents[1]
-PAPER = read_published()["parallax"]
+PAPER = published.read_published()["parallax"]
 RATES = PAPER.rates
 RECORDS = "records.tar.xz"
 CELL = ["mixer", "task", "setting"]
@@ -58,9 +59,10 @@ def write_in_page(folder: Path, name: str, lines: Sequence[Sequence[str]], left:
 
 
 def mean_change(changes: Sequence[float], form: str = "+.3f", usual: int = 0) -> str:
-    """The mean over seeds ± half of Student's 95% interval; with a `usual` number of seeds, in brackets another one."""
+    """The mean ± half of Student's 95% interval, if several; with a `usual` number of them, in brackets another one."""
+    spread = f" ± {half_width(changes):{form.lstrip('+')}}" if len(changes) > 1 else ""
     count = f" ({len(changes)})" if usual and len(changes) != usual else ""
-    return f"{fmean(changes):{form}} ± {half_width(changes):{form.lstrip('+')}}{count}"
+    return f"{fmean(changes):{form}}{spread}{count}"
 
 
 def difference_of_sums(more: Sequence[Sequence[float]], less: Sequence[Sequence[float]], digits: int = 3) -> str:
@@ -70,11 +72,11 @@ def difference_of_sums(more: Sequence[Sequence[float]], less: Sequence[Sequence[
     return f"{middle:+.{digits}f} ± {student_t(freedom) * error**0.5:.{digits}f}"
 
 
-def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
+def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float], selection: Selection = "official") -> pd.DataFrame:
     """By mixer, task, setting and seed: `accuracy` of `at_best`, and how many of `replicas` learned (90% once)."""
     learned = np.isfinite(rows["steps_to_90"]) & rows["lr"].isin(rates)
     counts = learned.groupby([rows[key] for key in (*CELL, "seed")]).sum()
-    return at_best(rows, rates).to_frame("accuracy").assign(learned=counts, replicas=len(rates))
+    return at_best(rows, rates, selection).to_frame("accuracy").assign(learned=counts, replicas=len(rates))
 
 
 def gain_of(seeds: pd.DataFrame) -> pd.Series:
@@ -102,20 +104,17 @@ def mean_over_settings(scores: pd.Series, more: Sequence[str] = ()) -> pd.Series
     return scores.groupby([*CELL, *more]).mean().groupby([*CELL[:2], *more]).mean()
 
 
-def at_rate_of_task(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """The rows at the rate of their task that is best for all mixers together."""
-    by_rate = mean_over_settings(rows.set_index([*CELL, "lr"])[column], ["lr"]).groupby(["task", "lr"]).mean()
-    return rows[pd.MultiIndex.from_frame(rows[["task", "lr"]]).isin(by_rate.groupby("task").idxmax())]
+def at_rate_of_task(rows: pd.DataFrame, of: str) -> pd.Series:
+    """As `at_best`, at the rate of each task that is best for all mixers together."""
+    return _of_mixers(published.at_rate_of_task, rows, (), of)
 
 
-def at_best(
-    rows: pd.DataFrame, rates: Sequence[float] = RATES, of: str = "official_accuracy", by: str = ""
-) -> pd.Series:
-    """The accuracy `of` each cell and seed at the rate that is best `by` another one, by itself if none is named.
+def at_best(rows: pd.DataFrame, rates: Sequence[float] = RATES, selection: Selection = "official") -> pd.Series:
+    """The accuracy by mixer, task, setting and seed: each seed at its best rate, if it has all of the rates."""
+    return _of_mixers(published.scores_by_seed, rows, selection, rates)
 
-    Only seeds that have all of the rates; a replica that diverged has the accuracy 0.
-    """
-    rows = rows[rows["lr"].isin(rates) & rows["status"].isin(["finished", "diverged"])]
-    rows = rows.fillna({of: 0.0, (by or of): 0.0}).sort_values([by or of, "lr"])
-    seeds = rows.groupby([*CELL, "seed"])
-    return seeds[of].last()[seeds["lr"].nunique() == len(rates)]
+
+def _of_mixers(choose: Callable[..., pd.Series], rows: pd.DataFrame, *arguments: object) -> pd.Series:
+    """A choice with mixers for columns; rows that name no configuration are of one."""
+    frame = rows.assign(column=rows["mixer"], config=rows.get("config", ""))
+    return choose(frame, *arguments).rename_axis(index={"column": "mixer"})

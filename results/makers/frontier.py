@@ -11,8 +11,8 @@ from mixerlab.sweeps.tables.intervals import half_width
 from mixerlab.sweeps.tables.swept import spread_out
 
 FRONTIER_NOTE = (
-    "Share of right answers; epoch and rate chosen on validation rows of the trained length; mean of three seeds"
-    " ± half of Student's 95% interval."
+    "Share of right answers; epoch and rate (one for all seeds) chosen on validation rows of the trained length; mean"
+    " of three seeds ± half of Student's 95% interval."
 )
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pandas as pd
 from makers import common
-from makers.arms import ARM
+from makers.arms import ARM, LONG
 from makers.screen import effects
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -19,8 +19,8 @@ from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.intervals import half_width
 from mixerlab.sweeps.tables.published import ranges, read_published
 
-Effect = tuple[float, list[float]]  # the mean, and what its interval is over
 EFFECT: dict = {"color": "#0072B2", "markersize": 3.5, "ecolor": "0.15", "elinewidth": 0.8}
+LIMIT = 0.4  # of the axis
 
 
 def make(scratch: Path) -> None:
@@ -28,24 +28,26 @@ def make(scratch: Path) -> None:
     tasks = [task for task in TASKS if task in common.PAPER.over]
     lines, found = [], {}
     for (name, former), change in ingredient_changes().items():
-        found[name] = {task: effect_of(own) for task, own in change.groupby("task")}
-        texts = {task: f"{mean:+.3f} ± {half_width(units):.3f}" for task, (mean, units) in found[name].items()}
+        mixers = in_order(change.index.unique("mixer"), MIXERS)
+        unit = "mixer" if len(mixers) > 2 else "seed"
+        found[name] = {task: by_unit(own, unit) for task, own in change.groupby("task")}
         seeds = change.groupby(level=common.CELL).size()
         lines.append(
             [
                 *(name, former),
-                *(texts.get(task, "") for task in tasks),
-                ", ".join(in_order(change.index.unique("mixer"), MIXERS)),
+                *(common.mean_change(found[name][task]) if task in found[name] else "" for task in tasks),
+                ", ".join(mixers),
                 str(seeds.groupby(level=common.CELL[1:]).ngroups),
                 f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}",
+                f"{unit}s" if any(len(own) > 1 for own in found[name].values()) else "",
             ]
         )
-    header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds"]
+    header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds", "interval over"]
     common.write_in_page(common.folder_of("ingredients"), "effects", [header, *lines], 2)
     save(effects_figure(found, tasks), common.folder_of("ingredients") / "effects")
 
 
-def effects_figure(found: Mapping[str, Mapping[str, Effect]], tasks: Sequence[str]) -> Figure:
+def effects_figure(found: Mapping[str, Mapping[str, Sequence[float]]], tasks: Sequence[str]) -> Figure:
     """A panel for each task: the effects by ingredient, over how far published tables are from their middle."""
     spread = {task: [] for task in tasks}
     for (name, _), (low, high, tables) in ranges(read_published().values()).items():
@@ -59,10 +61,17 @@ def effects_figure(found: Mapping[str, Mapping[str, Effect]], tasks: Sequence[st
             panel.axvline(0, color="0.5", linewidth=0.6)
             for y, effects_on in enumerate(found.values()):
                 if task in effects_on:
-                    mean, units = effects_on[task]
-                    panel.errorbar(mean, y, xerr=half_width(units), fmt="o", **EFFECT)
-            panel.set(xlim=(-0.4, 0.4), xticks=(-0.3, 0, 0.3), xlabel="change")
-        told = "accuracy, mean over mixers; whiskers: 95% Student t interval over mixers or seeds, cut off at 0.4"
+                    own = effects_on[task]
+                    half, inside = (half_width(own), None) if len(own) > 1 else (0.0, "white")
+                    panel.errorbar(fmean(own), y, xerr=half, fmt="o", markerfacecolor=inside, **EFFECT)
+                    for sign, head in ((-1, "<"), (1, ">")):
+                        if sign * fmean(own) + half > LIMIT:
+                            panel.plot(sign * LIMIT, y, head, color=EFFECT["ecolor"], markersize=3, clip_on=False)
+            panel.set(xlim=(-LIMIT, LIMIT), xticks=(-0.3, 0, 0.3), xlabel="change")
+        told = (
+            "accuracy, mean over mixers; whiskers: 95% Student t interval over mixers or seeds, arrow heads where it"
+            " goes on; hollow: one seed"
+        )
         handles = [Patch(facecolor=BAND, label="half the range of three or more published tables, mean over mixers")]
         return sheet.finish("What single ingredients change", told, handles, 0.16 * len(found), whole=True)
 
@@ -72,7 +81,7 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     table = common.rows_in("table", "rows.csv")
     table = table[table["task"].isin(common.PAPER.over) & table["lr"].isin(common.RATES)]
     default = common.at_best(table)
-    one_rate = common.at_rate_of_task(table, "official_accuracy").set_index([*common.CELL, "seed"])["official_accuracy"]
+    one_rate = common.at_rate_of_task(table, "official_accuracy")
     copying = default.xs("sc", level="task", drop_level=False)
     of_16 = copying.xs("baseline", level="setting").groupby("mixer").mean()
     more = copying.index.get_level_values("setting").str.startswith("num_tokens_to_copy")
@@ -83,12 +92,15 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     factorial = factorial[factorial["mixer"] != "mamba"]  # which has no heads
     by_seed = {seed: effects(rows).set_index(common.CELL)["effect_B"] for seed, rows in factorial.groupby("seed")}
     eighths = pd.concat(by_seed, names=["seed"]).reorder_levels([*common.CELL, "seed"])
-    zero_and_rotated = {key: common.at_best(rows) for key, rows in common.rows_in("arms").groupby(ARM)}
+    arms = common.rows_in("arms")
+    arms = arms[~arms["setting"].isin(LONG)]  # which have fewer seeds
+    zero_and_rotated = {key: common.at_best(rows) for key, rows in arms.groupby(ARM)}
     adamw = common.at_best(rows_of(common.folder_of("adamw") / common.RECORDS), common.ADAMW_RATES)
-    by_validation = common.at_best(table, of="clean_accuracy", by="clean_val_accuracy")
+    by_validation = common.at_best(table, selection="clean")
+    last_epoch = common.at_best(table.assign(official_accuracy=table["test_accuracy"]))
     changes = {
         ("checkpoint and rate by validation", "by test"): by_validation - default,
-        ("last epoch", "best checkpoint"): common.at_best(table, of="test_accuracy") - default,
+        ("last epoch", "best checkpoint"): last_epoch - default,
         ("one rate a task for all mixers", "best rate"): one_rate - default,
         ("sc always copies 16 tokens", "16 to 96"): always_16 - copying,
         ("AdamW", "Muon"): adamw - default,
@@ -103,11 +115,12 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     return {key: change.dropna() for key, change in changes.items()}
 
 
-def effect_of(change: pd.Series) -> Effect:
-    """The mean over mixers of the means over settings, and what differs; `change`: by mixer, task, setting, seed.
+def by_unit(change: pd.Series, unit: str) -> list[float]:
+    """The mean over mixers of the means over settings of a task, in parts: by mixer, or by those seeds that all have.
 
-    The interval is over the means of mixers or, of fewer than three, over mixers and seeds together.
+    `change` is by mixer, task, setting and seed.
     """
-    by_mixer = common.mean_over_settings(change)
-    units = by_mixer if len(by_mixer) > 2 else change.groupby(["mixer", "seed"]).mean()
-    return by_mixer.mean(), list(units)
+    seeds = change.unstack("seed")
+    if unit == "mixer":
+        return list(seeds.mean(axis=1).groupby("mixer").mean())
+    return list(seeds.dropna(axis=1).groupby("mixer").mean().mean())

@@ -69,9 +69,7 @@ def map_rows() -> pd.DataFrame:
 
 def on_validation(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
     """As `best_of_seeds`, chosen on validation."""
-    return common.best_of_seeds(rows, rates).assign(
-        accuracy=common.at_best(rows, rates, "clean_accuracy", "clean_val_accuracy")
-    )
+    return common.best_of_seeds(rows, rates, "clean")
 
 
 def gains(accuracy: pd.Series, first: str, second: str) -> tuple[list[float], int]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 from makers.common import CELL, PAPER, RATES, at_rate_of_task, folder_of, mean_over_settings, noted, rows_in
 
+from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.published import distance
 from mixerlab.sweeps.tables.writers import aligned
 
@@ -17,8 +18,8 @@ SAME = {
     "PyTorch's init": [("default", ("attn", "parallax", "gdn"), "cmp")],
 }
 SCREEN_NOTE = """\
-Mean accuracy over a task's settings, at the checkpoint of the lowest test loss and each setting's best of three rates.
-Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank
+Mean accuracy over a task's settings, at the checkpoint of the lowest test loss, each setting (and seed) at its best of
+three rates. Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank
 correlation."""
 
 
@@ -48,7 +49,7 @@ def make(scratch: Path) -> None:
 
 def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The rows of each recipe in every setting of the table, at the paper's rates; one seed, but for the last."""
-    rounding, default = rows_in("rounding"), rows_in("table", "rows.csv")
+    rounding, default = rows_in("rounding").assign(status="finished"), rows_in("table", "rows.csv")
     default = default[default["lr"].isin(RATES) & default["task"].isin(PAPER.over)]
     recipes = {"draft": rounding[rounding["git_commit"] == DRAFT], "default": default[default["seed"] == 0]}
     own = {name: rows[rows["recipe"] == name] for name in ("2x64", "plain", "4x32", "PyTorch's init")}
@@ -64,7 +65,7 @@ def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def completed(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     """`rows`, and those of `others` in the cells that they lack."""
     present = pd.MultiIndex.from_frame(rows[CELL])
-    return pd.concat([rows, others[~pd.MultiIndex.from_frame(others[CELL]).isin(present)]])
+    return pd.concat([rows, others[~pd.MultiIndex.from_frame(others[CELL]).isin(present)]], ignore_index=True)
 
 
 def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = "setting") -> pd.Series:
@@ -73,8 +74,9 @@ def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = 
         return mean_over_settings(rows.groupby([*CELL, "seed"])[column].max())
     if rate == "task":
         return mean_over_settings(rows.set_index([*CELL, "lr"])[column], ["lr"]).groupby(CELL[:2]).max()
-    chosen = at_rate_of_task(rows, column) if rate == "task, for all mixers" else rows[rows["lr"] == 5e-3]
-    return mean_over_settings(chosen.set_index(CELL)[column])
+    if rate == "task, for all mixers":
+        return mean_over_settings(at_rate_of_task(rows, column))
+    return mean_over_settings(rows[rows["lr"] == 5e-3].set_index(CELL)[column])
 
 
 def distance_text(ours: pd.Series, paper: pd.Series) -> str:
@@ -89,8 +91,8 @@ def effects(rows: pd.DataFrame) -> pd.DataFrame:
     A recipe is named by the factors at their upper level. Its response is the mean over seeds at the best of the three
     rates. `se` is an effect's standard error by the variance between seeds, pooled over the recipes.
     """
-    by_rate = rows.groupby([*CELL, "recipe", "lr"])["official_accuracy"].agg(["mean", "count", "var"]).reset_index()
-    best = by_rate.sort_values(["mean", "lr"]).groupby([*CELL, "recipe"]).tail(1)
+    seeds = at_best_rate(rows, [*CELL, "recipe"]).groupby([*CELL, "recipe"])["official_accuracy"]
+    best = seeds.agg(["mean", "count", "var"]).reset_index()
     lines = []
     for key, cell in best.groupby(CELL):
         line = dict(zip(CELL, key, strict=True)) | {"recipes": len(cell), "mean": cell["mean"].mean()}

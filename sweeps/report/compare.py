@@ -45,7 +45,9 @@ SPREAD = (
     "After ±, half of Student's 95% interval over seeds; ‡ a lower bound, as some settings have one seed. * Over some"
     " of the settings only: part of no distance."
 )
-RULES = CHOSEN | {"last": "last epoch, at the learning rate of each task that is best on test for all mixers together"}
+RULES = {rule: f"each seed's {told}" for rule, told in CHOSEN.items()} | {
+    "last": "last epoch, at the learning rate of each task that is best on test for all mixers together"
+}
 TITLES = {"means": "Means over a task's settings", "settings": "Single settings"}
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -17,6 +17,18 @@ from mixerlab.sweeps.tables.intervals import solved_counts
 Place = tuple[Column, str, str]  # column, task, setting
 Row = dict[str, Any]
 OF_BEST = ("lr", "config", "num_params", "state_size")  # which replicas of one configuration and rate share
+
+
+def at_best_rate(
+    frame: pd.DataFrame, by: Sequence[str], selection: Selection = "official", score: Score = ACCURACY
+) -> pd.DataFrame:
+    """The finished rows at the best learning rate (`best_trial`) of each group of rows that are alike in `by`.
+
+    If `by` names a cell, the rate is one for all its seeds; if it names the seed too, each seed has its own.
+    """
+    groups = (own.to_dict("records") for _, own in frame.groupby(list(by), sort=False))
+    best = [row for rows in groups for row in best_trial(rows, selection, score)[0]]
+    return pd.DataFrame(best, columns=frame.columns)
 
 
 def best_per_cell(frame: pd.DataFrame, selection: Selection = "official") -> pd.DataFrame:

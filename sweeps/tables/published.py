@@ -12,7 +12,7 @@ import yaml
 from mixerlab.records.best import ENDED, Selection
 from mixerlab.records.errors import reason
 from mixerlab.records.schema import ACCURACY
-from mixerlab.sweeps.tables.cells import Place, best_per_cell, without_repeats
+from mixerlab.sweeps.tables.cells import at_best_rate, without_repeats
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
 
@@ -102,22 +102,21 @@ def ours(
     frame = frame[frame["score"] == ACCURACY.name]
     if frame.empty:
         return {}
-    scores = last_epoch(frame, rates) if rule == "last" else scores_by_seed(frame, rule, rates)
+    scores = at_rate_of_task(frame, rates) if rule == "last" else scores_by_seed(frame, rule, rates)
+    by_cell = {cell: own.droplevel(_CELL).to_dict() for cell, own in scores.groupby(level=_CELL, sort=False)}
     found: dict[Name, dict[Column, Entry]] = {}
     for table in tables:
         for name in dict.fromkeys(name for name, _ in table.numbers):
             over = (name.setting,) if name.setting else table.over[name.task]
-            for column in columns_in_order(place[0] for place in scores if place[1] == name.task):
-                by_setting = [scores.get((column, name.task, setting), {}) for setting in over]
+            for column in columns_in_order(place[0] for place in by_cell if place[1] == name.task):
+                by_setting = [by_cell.get((column, name.task, setting), {}) for setting in over]
                 if any(by_setting):
                     found.setdefault(name, {})[column] = mean_of(seeds_entry(by_seed) for by_seed in by_setting)
     return found
 
 
-def scores_by_seed(
-    frame: pd.DataFrame, selection: Selection = "official", rates: Collection[float] = ()
-) -> dict[Place, dict[int, float]]:
-    """Our score of each cell and seed as a paper with one seed finds it: at the seed's best rate.
+def scores_by_seed(frame: pd.DataFrame, selection: Selection = "official", rates: Collection[float] = ()) -> pd.Series:
+    """Our accuracy as a paper with one seed finds it, at the seed's best rate; by column, task, setting and seed.
 
     The report's tables have one learning rate for all seeds of a cell. Where recall comes in a jump, and at another
     rate for each seed, that is lower. A seed that has fewer rates than another of its cell is left out. One that
@@ -128,39 +127,34 @@ def scores_by_seed(
     tried = ended.groupby([*_CELL, "seed", "config"], sort=False)["lr"].nunique()
     by_seed = tried.groupby(level=[*_CELL, "seed"], sort=False).agg(["sum", "max"])
     most = by_seed["sum"].groupby(level=_CELL, sort=False).transform("max")
-    whole = set(by_seed.index[(by_seed["sum"] == most) & (by_seed["max"] >= len(set(rates)))])
-    found: dict[Place, dict[int, float]] = {}
-    for seed, rows in ended.groupby("seed"):
-        for best in best_per_cell(rows, selection).itertuples():
-            place = (best.column, best.task, best.setting)
-            if (*place, seed) in whole:
-                found.setdefault(place, {})[seed] = best.mean if best.n else 0.0
-    return found
+    whole = by_seed.index[(by_seed["sum"] == most) & (by_seed["max"] >= len(set(rates)))]
+    best = at_best_rate(ended, [*_CELL, "seed"], selection).set_index([*_CELL, "seed"])
+    return best[f"{selection}_accuracy"].reindex(whole, fill_value=0.0)
 
 
-def last_epoch(frame: pd.DataFrame, rates: Collection[float] = ()) -> dict[Place, dict[int, float]]:
-    """The accuracy of the last epoch of each cell and seed, at the rate of its task that is best for all mixers.
+def at_rate_of_task(frame: pd.DataFrame, rates: Collection[float] = (), of: str = "test_accuracy") -> pd.Series:
+    """The accuracy `of` the last epoch at the rate of its task that is best for all mixers; as `scores_by_seed`.
 
     Best is the mean over mixers of the means over settings, of the rates that all cells of the task have. A replica
     that diverged counts as 0.
     """
-    ended = _ended(without_repeats(frame), rates)
-    accuracies = ended["test_accuracy"].where(ended["status"] == "finished", 0.0)
+    ended = _ended(frame, rates)
+    accuracies = ended[of].where(ended["status"] == "finished", 0.0)
     seeds = accuracies.groupby([ended[key] for key in (*_CELL, "lr", "seed")], sort=False).max()  # of configurations
     cells = seeds.groupby(level=[*_CELL, "lr"], sort=False).mean()
-    means = cells.groupby(level=["column", "task", "lr"], sort=False).mean().groupby(level=["task", "lr"]).mean()
-    counts = cells.groupby(level=["task", "lr"]).size()
-    complete = means[counts.eq(ended.drop_duplicates(_CELL).groupby("task").size(), level="task")]
-    best = complete.groupby(level="task").idxmax()
-    found: dict[Place, dict[int, float]] = {}
-    for (column, task, setting, lr, seed), value in seeds.items():
-        if best.get(task) == (task, lr):
-            found.setdefault((column, task, setting), {})[seed] = value
-    return found
+    counts = cells.groupby(level=["task", "lr"]).transform("size")
+    complete = cells[counts.eq(ended.drop_duplicates(_CELL).groupby("task").size(), level="task")]
+    means = complete.groupby(level=["column", "task", "lr"], sort=False).mean().reset_index(name="official_accuracy")
+    # The columns stand for the seeds of a cell, which have one rate.
+    columns = means.groupby("column", sort=False).ngroup()
+    best = at_best_rate(means.assign(seed=columns, status="finished"), ["task"])
+    of_best = seeds.index.droplevel(["column", "setting", "seed"]).isin(pd.MultiIndex.from_frame(best[["task", "lr"]]))
+    return seeds[of_best].droplevel("lr")
 
 
 def _ended(frame: pd.DataFrame, rates: Collection[float]) -> pd.DataFrame:
-    ended = frame[frame["status"].isin(ENDED)]
+    known = without_repeats(frame)
+    ended = known[known["status"].isin(ENDED)]
     return ended[ended["lr"].isin(rates)] if rates else ended
 
 

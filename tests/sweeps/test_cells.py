@@ -13,7 +13,7 @@ from mixerlab.records.identity import run_id
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.intervals import interval, solved_counts
-from mixerlab.sweeps.tables.published import last_epoch
+from mixerlab.sweeps.tables.published import at_rate_of_task
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import setting_table, task_table
 
@@ -46,8 +46,7 @@ def test_of_a_replica_in_several_populations_the_newest_counts(tmp_path, newest)
         fakes.add_run(tmp_path, scores, lr=lr, provenance=told)
     fakes.add_run(tmp_path, ["failed"], lr=LOW[0], provenance={"started_at": "2026-01-03T12:00:00+00:00"})
     assert only_cell(tmp_path).mean == (0.9, 0.3)[newest]
-    (of_last_epoch,) = last_epoch(spread_out(collect(tmp_path))).values()
-    assert of_last_epoch == {0: (0.9, 0.3)[newest]}
+    assert list(at_rate_of_task(spread_out(collect(tmp_path)))) == [(0.9, 0.3)[newest]]
     fakes.add_run(tmp_path, ["diverged"], lr=1e-3, provenance={"started_at": "2026-01-04T12:00:00+00:00"})
     assert only_cell(tmp_path).mean == (0.8, 0.2)[newest]
 
