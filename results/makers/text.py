@@ -46,9 +46,9 @@ seed, which does not cover the choice of the schedule; the others have seed 0. `
 decay phase."""
 CONVERSION_NOTE = f"""\
 {ENGLISH}. All runs go on
-from one checkpoint: attention that Muon trained at {{:g}}, seed {{}}, the best on test ({{:.4f}}). Mean over three seeds
-of going on ± half of Student's 95% interval (learning rate: the better on validation of two); of the differences by
-seed. The ± does not cover the choice of the checkpoint."""
+from one checkpoint: attention that Muon trained at {{:g}}, seed {{}}, the best on test ({{:.4f}}). Mean over three
+seeds of going on ± half of Student's 95% interval (learning rate: the better on validation of two); of the differences
+by seed. The ± does not cover the choice of the checkpoint."""
 CLAIMS_NOTE = """\
 Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%
 interval, over layers if none is named; of eight layers the last one. The verdict is by the interval."""
