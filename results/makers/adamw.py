@@ -44,13 +44,12 @@ def kinds_of(places: Iterable[Place]) -> dict[str, list[Place]]:
 
 
 def gains_lines(recipes: Mapping[str, pd.DataFrame]) -> list[list[str]]:
-    """What Parallax gains over attention with each optimizer, of seeds that have all levels of the kind."""
+    """What Parallax gains over attention with each optimizer, by seed of those that have all levels of the kind."""
     gains = {optimizer: common.gain_of(seeds).unstack(["task", "setting"]) for optimizer, seeds in recipes.items()}
-    lines = [["levels", *gains, "Muon less AdamW"]]
+    lines = [["levels", *gains]]
     for kind, places in kinds_of(gains["AdamW"]).items():
-        sides = [list(own[places].dropna().mean(axis=1)) for own in gains.values()]
-        texts = [f"{common.mean_change(side)} ({len(side)})" for side in sides]
-        lines.append([kind, *texts, common.difference_of_sums(sides[1:], sides[:1])])
+        sides = [own[places].dropna().mean(axis=1).sort_index() for own in gains.values()]
+        lines.append([kind, *(", ".join(f"{gain:+.3f}" for gain in side) for side in sides)])
     return lines
 
 

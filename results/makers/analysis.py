@@ -14,8 +14,9 @@ from mixerlab.sweeps.tables.intervals import half_width
 
 CLAIMS_NOTE = """\
 Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%
-interval, after 60 epochs, over layers if none is named. The verdict is by the interval of the mean over the tasks:
-open, or none found, if it includes 0."""
+interval, after 60 epochs, over layers if none is named. The ± is over seeds only, also that of the mean of the tasks:
+the four tasks are fixed. The verdict is by the interval of that mean: open, or none found, if it includes 0. But it is
+mixed if two intervals of a line exclude 0 with opposite signs."""
 
 
 class Measured(NamedTuple):
@@ -98,15 +99,22 @@ def claims_of_paper(rows: pd.DataFrame, note: str) -> str:
             continue
         by_task = [list(difference.get(task, ())) for task in tasks]
         mean = list(difference.groupby("seed").mean())
-        half, middle = half_width(mean), fmean(mean)
-        found = 0 if abs(middle) <= half else 1 if middle > 0 else -1
+        found = sign_of(mean)
         verdict = ("open", "holds", "contrary")[found * sign] if sign else ("none found", "differs", "differs")[found]
+        if {-1, 1} <= {found, *map(sign_of, by_task)}:
+            verdict = "mixed"
         shown = [f"{fmean(own):+.3g} ± {half_width(own):.2g}" if len(own) > 1 else "" for own in (*by_task, mean)]
         lines.append([text, *shown, verdict])
     if len(tasks) == 1:
         lines = [[line[0], *line[2:]] for line in lines]
         lines[0][1] = "difference"
     return noted(lines, 1, note)
+
+
+def sign_of(seeds: list[float]) -> int:
+    """0 if the interval includes 0, or if there is none."""
+    middle = fmean(seeds) if len(seeds) > 1 else 0.0
+    return 0 if middle == 0 or abs(middle) <= half_width(seeds) else 1 if middle > 0 else -1
 
 
 def by_task_and_seed(rows: pd.DataFrame, one: Measured) -> pd.Series:

@@ -49,7 +49,10 @@ def make(scratch: Path) -> None:
 
 
 def correlation(scores: list[np.ndarray], bits: list[np.ndarray]) -> str:
-    """Of the means over seeds, with its interval; both have an array of seeds for each mixer."""
+    """Of the means over seeds, with its interval; both have an array of seeds for each mixer.
+
+    Without an interval if some draw has no correlation: to leave such draws out would make it too narrow.
+    """
     found = ranked([own.mean() for own in scores], [own.mean() for own in bits])
     if np.isnan(found):
         return "all alike"
@@ -59,7 +62,9 @@ def correlation(scores: list[np.ndarray], bits: list[np.ndarray]) -> str:
         chosen = rng.integers(count, size=count)
         drawn = [[rng.choice(side[mixer], len(side[mixer])).mean() for mixer in chosen] for side in (scores, bits)]
         draws.append(ranked(*drawn))
-    low, high = np.nanquantile(draws, [0.025, 0.975])
+    if np.isnan(draws).any():
+        return f"{found:+.2f}"
+    low, high = np.quantile(draws, [0.025, 0.975])
     return f"{found:+.2f} ({low:+.2f} to {high:+.2f})"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 from makers.analysis import claims_of_paper
-from makers.common import RECORDS, copy_files, difference_of_sums, folder_of, mean_change, noted, write_in_page
+from makers.common import RECORDS, copy_files, folder_of, mean_change, noted, write_in_page
 from matplotlib.figure import Figure
 
 from mixerlab.analyse import write as write_analysis
@@ -31,7 +31,8 @@ smallest or the largest rate that was tried."""
 CHOSEN_NOTE = """\
 The same at the end of training, mean over seeds. Bold: the rate of all other tables."""
 DIFFERENCES_NOTE = """\
-Differences of the means over seeds, below 0 where the first is better; after ±, half of Welch's interval of 95%."""
+Differences, below 0 where the first is better: mean over the seeds that both have ± half of Student's 95% interval of
+the differences by seed. In brackets how many seeds, if not three."""
 CONTROLS_NOTE = f"""\
 {ENGLISH}: one run less the
 plain run of its mixer, optimizer and seed; with ±: mean over three seeds and half of Student's 95% interval.
@@ -41,11 +42,13 @@ Other mixers have two seeds."""
 SCHEDULES_NOTE = """\
 Lead of Parallax: bits per byte of attention less those of Parallax on test rows, after 80% of training, where WSD
 begins to decay, and at the end. With ±: mean over three seeds and half of Student's 95% interval of the differences by
-seed; the others have seed 0. `gamma` anneals the weight decay in the decay phase."""
+seed, which does not cover the choice of the schedule; the others have seed 0. `gamma` anneals the weight decay in the
+decay phase."""
 CONVERSION_NOTE = f"""\
 {ENGLISH}. All runs go on
-from one seed of attention that Muon trained at {{:g}}, the best on test ({{:.4f}}). Mean over three seeds of going on ±
-half of Student's 95% interval (learning rate: the better on validation of two); of the differences by seed."""
+from one checkpoint: attention that Muon trained at {{:g}}, seed {{}}, the best on test ({{:.4f}}). Mean over three
+seeds of going on ± half of Student's 95% interval (learning rate: the better on validation of two); of the differences
+by seed. The ± does not cover the choice of the checkpoint."""
 CLAIMS_NOTE = """\
 Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%
 interval, over layers if none is named; of eight layers the last one. The verdict is by the interval."""
@@ -110,14 +113,9 @@ def rates_table(rows: pd.DataFrame, note: str) -> str:
     return noted(lines, 2, note)
 
 
-def bits_of_cells(plain: pd.DataFrame) -> dict[tuple[str, str], list[float]]:
-    """By mixer and optimizer, a number for each seed."""
-    return {cell: list(own) for cell, own in plain.groupby(["mixer", "optimizer"])[BITS]}
-
-
 def bits_lines(plain: pd.DataFrame) -> list[list[str]]:
     """The mean of each mixer; how many seeds, if not three."""
-    cells = bits_of_cells(plain)
+    cells = {cell: list(own) for cell, own in plain.groupby(["mixer", "optimizer"])[BITS]}
     sizes = plain.groupby("mixer")["num_params"].first()
     lines = [["mixer", "parameters", *OPTIMIZERS.values()]]
     for mixer in in_order(sizes.index, MIXERS):
@@ -129,15 +127,13 @@ def bits_lines(plain: pd.DataFrame) -> list[list[str]]:
 
 def differences_table(plain: pd.DataFrame) -> str:
     """The differences of attention and Parallax from each other and from the others, and some within the family."""
-    cells = bits_of_cells(plain)
+    bits = plain.pivot(index=["optimizer", "seed"], columns="mixer", values=BITS)
     lines = [["difference", *OPTIMIZERS.values(), "Muon less AdamW"]]
     for more, less in [("parallax", "attn"), *product(("attn", "parallax"), MIXERS[2:]), *OF_FAMILY]:
-        sides = [(cells.get((more, of)), cells.get((less, of))) for of in OPTIMIZERS]
-        texts = [difference_of_sums([one], [other], 4) if one and other else "" for one, other in sides]
-        if any(texts):
-            (one, other), (last, first) = sides
-            texts.append(difference_of_sums([one, first], [other, last], 4) if all(texts) else "")
-            lines.append([f"{more} less {less}", *texts])
+        by_seed = (bits[more] - bits[less]).unstack("optimizer").reindex(columns=list(OPTIMIZERS))
+        changes = [by_seed["muon"], by_seed["adamw"], by_seed["muon"] - by_seed["adamw"]]
+        texts = [mean_change(list(own.dropna()), "+.4f", usual=3) if own.notna().any() else "" for own in changes]
+        lines.append([f"{more} less {less}", *texts])
     return noted(lines, 1, DIFFERENCES_NOTE)
 
 
@@ -199,7 +195,7 @@ def conversion_table(going_on: pd.DataFrame, rows: pd.DataFrame) -> str:
         own = seeds[optimizer]
         texts = [f"{mean_change(list(own[mixer]), '.4f')} ({rates[optimizer, mixer]:g})" for mixer in MIXERS[:2]]
         lines.append([name, *texts, mean_change(list(own["parallax"] - own["attn"]), "+.4f")])
-    return noted(lines, 1, CONVERSION_NOTE.format(start["lr"], start["official_bits_per_byte"]))
+    return noted(lines, 1, CONVERSION_NOTE.format(start["lr"], start["seed"], start["official_bits_per_byte"]))
 
 
 def changed_keys(run: pd.Series, beside: pd.Series) -> str:

@@ -6,6 +6,7 @@ from importlib import import_module
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from command_line import ROOT
@@ -71,6 +72,29 @@ def test_whether_mad_predicts_text(copied, tmp_path):
     low, high = found["icr"].split("(")[1].strip(")").split(" to ")
     assert 0 < float(low) <= float(high) <= 1
     assert found["ncr"] == "all alike"
+
+
+def test_a_bootstrap_with_draws_that_have_no_correlation_gives_no_interval(copied):
+    """Of one mixer that is weak and eleven alike: some draws are without the weak one."""
+    correlation = import_module("makers.prediction").correlation
+    bits = [np.array([2.0 - 0.1 * mixer]) for mixer in range(12)]
+    assert "(" not in correlation([np.array([0.5]), *[np.array([1.0])] * 11], bits)
+    assert "(" in correlation([np.array([0.08 * mixer]) for mixer in range(12)], bits)
+
+
+@pytest.mark.parametrize(("cmp", "verdict"), [(-1.0, "mixed"), (0.0, "holds")])
+def test_a_claim_is_mixed_if_a_task_has_the_other_sign(copied, cmp, verdict):
+    """Of COR by layer: on icr it grows by 3 and on cmp by `cmp`, with a little noise over seeds."""
+    noise = (-0.01, 0.0, 0.01)
+    lines = [
+        (task, seed, layer, layer * (growth + noise[seed]))
+        for (task, growth), seed, layer in product((("icr", 3.0), ("cmp", cmp)), range(3), (1, 2))
+    ]
+    run = {"mixer": "parallax", "variant": "muon, wsd", "measure": "cor", "epochs": 60, "study": "optimizers"}
+    rows = pd.DataFrame(lines, columns=["task", "seed", "layer", "mean"]).assign(**run)
+    table = import_module("makers.analysis").claims_of_paper(rows, "")
+    (found,) = [line for line in table.splitlines() if line.startswith("| COR grows with depth")]
+    assert found.split("|")[-2].strip() == verdict
 
 
 @pytest.fixture(scope="module")
