@@ -3,7 +3,7 @@
 A bare MesaNet is without what linear attention does not have either, and stands for its place in the map.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -40,7 +40,7 @@ def make(scratch: Path) -> None:
     # Settings that one optimizer only has are of the prediction.
     rows = rows[rows.groupby(["task", "setting"])["optimizer"].transform("nunique") == len(OPTIMIZERS)]
     seeds = {
-        name: on_validation(own, rates)
+        name: common.best_of_seeds(own, rates, "clean")
         for key, (name, rates, _) in OPTIMIZERS.items()
         if len(own := rows[rows["optimizer"] == key])
     }
@@ -65,11 +65,6 @@ def map_rows() -> pd.DataFrame:
     rows["mixer"] += bare.map({True: BARE, False: ""})
     rows["mixer"] += rows["mixer.allow_neg_eigval"].eq(True).map({True: NEGATIVE, False: ""})
     return rows
-
-
-def on_validation(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
-    """As `best_of_seeds`, chosen on validation."""
-    return common.best_of_seeds(rows, rates, "clean")
 
 
 def gains(accuracy: pd.Series, first: str, second: str) -> tuple[list[float], int]:

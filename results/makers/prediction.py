@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from makers.common import RECORDS, folder_of, write_in_page
-from makers.map import BARE, MUON_RATES, NEGATIVE, map_rows, on_validation
+from makers.common import RECORDS, best_of_seeds, folder_of, write_in_page
+from makers.map import BARE, MUON_RATES, NEGATIVE, map_rows
 from makers.text import BITS, at_better_rate, plain_runs
 from matplotlib.figure import Figure
 
@@ -26,7 +26,7 @@ def make(scratch: Path) -> None:
     rows = map_rows()
     # The language models have no negative eigenvalues, and MesaNet as it is.
     other = rows["mixer"].str.endswith((BARE, NEGATIVE))
-    accuracy = on_validation(rows[(rows["optimizer"] == "muon") & ~other], MUON_RATES)["accuracy"]
+    accuracy = best_of_seeds(rows[(rows["optimizer"] == "muon") & ~other], MUON_RATES, "clean")["accuracy"]
     models = plain_runs(rows_of(folder_of("text") / RECORDS))
     models = at_better_rate(models[models["optimizer"] == "muon"])
     bits = {mixer: own.to_numpy() for mixer, own in models.groupby("mixer")[BITS]}

@@ -10,10 +10,12 @@ from matplotlib.figure import Figure
 
 from mixerlab.analyse import write as write_analysis
 from mixerlab.records.names import in_order
+from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures.curves import SEEDS, by_replica, draw_curves, show_epochs
 from mixerlab.sweeps.figures.marks import line_handles
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.collect import curves, rows_of
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.swept import as_yaml
@@ -94,8 +96,7 @@ def plain_runs(rows: pd.DataFrame) -> pd.DataFrame:
 
 def at_better_rate(rows: pd.DataFrame) -> pd.DataFrame:
     """Of each mixer and optimizer the rows at the rate that is better on validation, on the mean of its seeds."""
-    means = rows.groupby(CELL)["clean_val_bits_per_byte"].mean()
-    return rows[pd.MultiIndex.from_frame(rows[CELL]).isin(means.groupby(level=[0, 1]).idxmin())]
+    return at_best_rate(rows, CELL[:2], "clean", Score("bits_per_byte", higher_is_better=False))
 
 
 def rates_table(rows: pd.DataFrame, note: str) -> str:
