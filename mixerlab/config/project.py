@@ -61,6 +61,18 @@ def use_folders(config_dir: ConfigDir) -> list[Path]:
     return resolved
 
 
+def check_readable(folders: Sequence[Path]) -> None:
+    """Raises ValueError or PyYAML's error for a yaml in these folders that cannot be read: Hydra does not name it.
+
+    Asked before anything is composed. What is composed goes on while its yamls are edited.
+    """
+    for path in sorted(path for folder in folders for path in folder.rglob("*.yaml")):
+        try:
+            OmegaConf.load(path)
+        except (OSError, ValueError) as error:  # which do not name it, as PyYAML's do
+            raise ValueError(f"{path} cannot be read: {reason(error)}") from error
+
+
 def note_folders(cfg: DictConfig, folders: Sequence[Path]) -> None:
     """Notes in a composed config the folders of yamls that it was composed with, for `use_noted_folders`.
 
@@ -91,10 +103,6 @@ def _check_own_yamls(config_dir: Path, others: Sequence[Path]) -> None:
         if holders := [*holders, *(str(other) for other in others if (other / file).is_file())]:
             where = f"{config_dir.name}/{file}"
             raise ValueError(f"{where}: {holders[0]} has a yaml of this name: choose another one")
-        try:
-            OmegaConf.load(path)
-        except (OSError, ValueError) as error:  # which do not name it, as PyYAML's do
-            raise ValueError(f"{path} cannot be read: {reason(error)}") from error
 
 
 def check_yaml(

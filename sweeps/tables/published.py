@@ -144,12 +144,9 @@ def at_rate_of_task(frame: pd.DataFrame, rates: Collection[float] = (), of: str 
     cells = seeds.groupby(level=[*_CELL, "lr"], sort=False).mean()
     counts = cells.groupby(level=["task", "lr"]).transform("size")
     complete = cells[counts.eq(ended.drop_duplicates(_CELL).groupby("task").size(), level="task")]
-    means = complete.groupby(level=["column", "task", "lr"], sort=False).mean().reset_index(name="official_accuracy")
-    # The columns stand for the seeds of a cell, which have one rate.
-    columns = means.groupby("column", sort=False).ngroup()
-    best = at_best_rate(means.assign(seed=columns, status="finished"), ["task"])
-    of_best = seeds.index.droplevel(["column", "setting", "seed"]).isin(pd.MultiIndex.from_frame(best[["task", "lr"]]))
-    return seeds[of_best].droplevel("lr")
+    by_mixer = complete.groupby(level=["column", "task", "lr"], sort=False).mean()
+    best = by_mixer.groupby(level=["task", "lr"]).mean().groupby(level="task").idxmax()
+    return seeds[seeds.index.droplevel(["column", "setting", "seed"]).isin(best)].droplevel("lr")
 
 
 def _ended(frame: pd.DataFrame, rates: Collection[float]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Multi-query recall against its definition: rows written down, and what is drawn."""
+"""Multi-query recall against its definition: rows written down, and rows read token by token."""
 
 import numpy as np
 import pytest
@@ -41,12 +41,19 @@ def test_a_broken_rule_is_named(inputs, targets, rule):
         EMPTY.check(np.array([inputs]), np.array([targets]), "test")
 
 
-@pytest.mark.parametrize("task", [EMPTY, FILLED])
-def test_what_asks_for_nothing_is_random_if_wanted(task):
+@pytest.mark.parametrize("setting", ["4-64", "64-256"])
+def test_rows_read_token_by_token_give_their_targets(setting):
+    task = make_task("mqar", setting=setting)
     inputs, targets = task.generate(50, np.random.default_rng(0), "test")
-    task.check(inputs, targets, "test")
-    filler = inputs[:, 4:][targets[:, 4:] == _]
-    assert set(filler.tolist()) == (set(range(12)) if task.random_non_queries else {0})
+    for row, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
+        value_of = {row[2 * j]: row[2 * j + 1] for j in range(task.num_kv_pairs)}
+        assert len(value_of) == task.num_kv_pairs == len(set(value_of.values()))
+        assert max(value_of) < 4096 <= min(value_of.values())
+        asked = {t: token for t, token in enumerate(wanted) if token != IGNORE_INDEX}
+        assert {row[t]: token for t, token in asked.items()} == value_of and len(asked) == len(value_of)
+        assert all(t >= 2 * len(value_of) and t % 2 == 0 for t in asked)
+        filler = {row[t] for t in range(2 * len(value_of), len(row)) if t not in asked}
+        assert (filler == {0}) != task.random_non_queries
 
 
 def test_distances_fall_as_the_power_law_says():
