@@ -43,7 +43,7 @@ def train(cfg: dict) -> str:
             os.kill(os.getpid(), signal.SIGUSR2)
             time.sleep(60)
         except BaseException as error:
-            (folder / "raised").write_text(type(error).__name__)
+            (folder / f"raised-{type(error).__name__}").touch()
             raise
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

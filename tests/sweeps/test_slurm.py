@@ -93,9 +93,9 @@ def test_a_sweep_that_is_stopped_cancels_its_jobs(queue, tmp_path, capsys):
 def test_a_preempted_job_is_queued_again_and_has_not_failed(queue, tmp_path):
     executor = jobs(tmp_path, "preempted")
     until = time.monotonic() + 60
-    while not list(queue.glob("*.again")):
+    while not (raised := list(tmp_path.glob("raised-*"))):  # after the signal's handler, which asks for the requeue
         assert time.monotonic() < until and not executor.poll(0.1)
+    assert [path.name for path in raised] == ["raised-Terminated"] and list(queue.glob("*.again"))
     for _ in range(3):
         assert not executor.poll(0.1)  # it is in the queue
-    assert (tmp_path / "raised").read_text() == "Terminated"
     executor.stop()
