@@ -71,14 +71,14 @@ class SlurmJobs:
             if job.paths.result_pickle.exists():
                 error = job.exception()  # of submitit: `attempt` raises none
                 ended.append(Ended(cell, *job.result()) if error is None else _lost(cell, message_of(error)))
-            elif queued is not None and job.job_id not in queued:
-                if cell in self.missing:  # for the second time: its result may take a while to cross the file system
-                    log = " ".join((job.stderr() or "").split())
-                    ended.append(_lost(cell, f"no result of Slurm's job {job.job_id}: {log[-300:]}"))
-                self.missing.add(cell)
+            elif queued is not None and job.job_id not in queued and cell in self.missing:
+                # For the second time: its result may take a while to cross the file system.
+                log = " ".join((job.stderr() or "").split())
+                ended.append(_lost(cell, f"no result of Slurm's job {job.job_id}: {log[-300:]}"))
         for cell, *_ in ended:
             del self.jobs[cell]
-            self.missing.discard(cell)
+        if queued is not None:
+            self.missing = {cell for cell, job in self.jobs.items() if job.job_id not in queued}
         return ended
 
     def stop(self) -> None:

@@ -99,3 +99,15 @@ def test_a_preempted_job_is_queued_again_and_has_not_failed(queue, tmp_path):
     for _ in range(3):
         assert not executor.poll(0.1)  # it is in the queue
     executor.stop()
+
+
+def test_a_job_that_comes_back_into_the_queue_is_not_lost(queue, tmp_path):
+    executor = jobs(tmp_path, "wait")
+    assert not executor.poll(0)
+    (job,) = queue.iterdir()
+    for _ in range(2):
+        away = job.rename(tmp_path / "away")
+        assert not executor.poll(0)
+        away.rename(job)
+        assert not executor.poll(0)
+    executor.stop()
