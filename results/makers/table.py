@@ -31,10 +31,11 @@ def make(scratch: Path) -> None:
     files += [f"{selection}/{name}.md" for selection in ("official", "clean") for name in ("accuracy", "settings")]
     copy_report("table", files, scratch)
     wide, narrow = (task_means(of) for of in (rows, rows[rows["lr"].isin(RATES)]))
-    lines = [["task", *wide]]
-    for task in wide.index:
-        lines.append([task, *(f"{wide.at[task, one]:.3f} ({narrow.at[task, one]:.3f})" for one in wide)])
-    write_in_page(folder_of("table"), "means", lines, 1)
+    today = task_means(rows_of(folder_of("table") / "defaults.tar.xz"))
+    both = wide.map("{:.3f}".format) + narrow.map(" ({:.3f})".format)
+    for name, means in {"means": both, "defaults": today.map("{:.3f}".format)}.items():
+        lines = [["task", *means], *(list(line) for line in means.itertuples())]
+        write_in_page(folder_of("table"), name, lines, 1)
     compare([scratch / "table" / "rows.csv"], scratch / "beside", rules=("official", "clean", "last"), rates=RATES)
     shutil.copyfile(scratch / "beside" / "published.md", folder_of("table") / "beside_published.md")
     shutil.copyfile(scratch / "beside" / "means.png", folder_of("table") / "beside_published.png")
