@@ -29,14 +29,14 @@ class FunctionSweeper(BasicSweeper):
         from hydra.core.override_parser.overrides_parser import OverridesParser
         from hydra.utils import get_method
 
-        from mixerlab.config.postponed import GROUPS
+        from mixerlab.records.schema import CHOICES
         from mixerlab.sweeps.launch.cells import Composer
         from mixerlab.sweeps.launch.sweep import Sweep
 
         assert self.hydra_context is not None and self.config is not None
         loader = self.hydra_context.config_loader
         for key, value in (self.params or {}).items():
-            if key in (*GROUPS, "experiment") and not isinstance(value, str):
+            if key in (*CHOICES, "experiment") and not isinstance(value, str):
                 raise ValueError(f"hydra.sweeper.params.{key} is no string: write its choices as `{key}: a,b`")
         sweep = Sweep(self.config, Composer(loader, self.config), lambda: _executor(self.launcher))
         parser = OverridesParser.create(config_loader=loader)

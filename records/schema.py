@@ -37,6 +37,7 @@ LABELS = {
     "epochs": int,
     "batch_size": int,
 }
+CHOICES = ("mixer", "task", "optimizer", "schedule")  # groups of a config of which a sweep may choose several entries
 GROUPS = ("mixer", "task", "model", "optimizer", "schedule", "trainer")  # of a config, whose keys are hyperparameters
 
 
@@ -47,12 +48,11 @@ class Score:
     Attributes:
         name: of its columns, such as `test_bits_per_byte`: words of `a-z`, `0-9` and `_`.
         higher_is_better: which way is up.
-        axis: of training, along which it is measured: `epoch`, `step` or `token`.
     """
 
     name: str = "accuracy"
     higher_is_better: bool = True
-    axis: str = "epoch"
+    axis: str = field(default="epoch", init=False)  # only as `record.json` has it
 
     @property
     def label(self) -> str:
@@ -92,9 +92,8 @@ def result_columns(score: Score = ACCURACY) -> tuple[str, ...]:
     """
     scores = [f"{place}_{score.name}" for place in ("official", "clean", "clean_val", "val", "test")]
     scores += ["official_token_accuracy", "clean_token_accuracy"]
-    axis = (f"official_{score.axis}", f"clean_{score.axis}")
     optional = _OPTIONAL if score.is_accuracy else _OPTIONAL[1:]
-    return ("status", "error", *_COUNTS, *axis, *scores, *_LOSSES, *optional)
+    return ("status", "error", *_COUNTS, "official_epoch", "clean_epoch", *scores, *_LOSSES, *optional)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,8 @@ class Record:
         """The record that `record.json` holds; raises whatever is wrong with it."""
         fields = dict(content)
         digest = fields.pop("sha256")["rows"]
-        record = cls(**fields | {"score": Score(**fields["score"])})
+        score = Score(fields["score"]["name"], fields["score"]["higher_is_better"])
+        record = cls(**fields | {"score": score})
         if rows_digest(record) != digest:
             raise ValueError("its rows are not those that were written")
         columns = {*LABELS, "hparams", *result_columns(record.score)}

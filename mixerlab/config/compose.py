@@ -9,10 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
-from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import ConfigDir, check_readable, check_yaml, given, note_folders, search_path, use_folders
 from mixerlab.config.settings import baseline_from_yaml, build_task
 from mixerlab.config.sizes import match_params
+from mixerlab.records.schema import CHOICES
 
 
 def compose(*overrides: str, config_dir: ConfigDir = None) -> DictConfig:
@@ -58,7 +58,7 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
         hydra_config: its `hydra` group: where Hydra looks for yamls, and which of them were chosen.
         loader: what composed it.
     """
-    for group in GROUPS:
+    for group in CHOICES:
         if isinstance(file := hydra_config.runtime.choices.get(group), str):
             check_yaml(cfg.get(group), file, group, given(hydra_config))
     if isinstance(cfg.task, DictConfig) and not {"baseline", "levels"} & set(cfg.task):

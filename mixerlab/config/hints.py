@@ -11,8 +11,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import MarkedYAMLError, YAMLError
 
 from mixerlab.config.hybrid import is_hybrid
-from mixerlab.config.postponed import GROUPS
 from mixerlab.records.identity import flatten
+from mixerlab.records.schema import CHOICES
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)
 # What Hydra says without a type of its own: of `mixer=a,b` without -m; of `mixer=3`, and of a list or none, which
@@ -49,7 +49,7 @@ def refusal(error: Exception) -> str:
         _, override, _ = str(error).split("'", 2)
         return f"{override} has several values: add -m for a run of each; a list is 'optimizer.lr=[1e-2,1e-3]'"
     if str(error).startswith(_NO_NAME):
-        return f"{', '.join(GROUPS)}, trainer, logger and experiment each take a name that --help lists: mixer=attn"
+        return f"{', '.join(CHOICES)}, trainer, logger and experiment each take a name that --help lists: mixer=attn"
     if isinstance(error, OverrideParseException):
         return (
             f"{error.override} cannot be read: settings are KEY=VALUE, or KEY=A,B with no choice left empty. Quote the"
@@ -88,7 +88,7 @@ def unknown_key(error: Exception) -> UnknownKey | None:
     near = [own[other] for other in get_close_matches(name, own, n=1, cutoff=0.7)] or anywhere
     meant = near[0] if near else None
     hint = f"did you mean {meant}? " if meant else ""
-    grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
+    grows = "; another argument of its class can be set once its yaml has it" if outer in CHOICES else ""
     if outer == "mixer" and is_hybrid(parent):
         grows = f"; a key of a layer is mixer.options.<layer>.{name}, with layers counted from 0"
     if choice := {"hydra.launcher": "processes", "hydra.sweeper": "optuna"}.get(outer):

@@ -8,8 +8,7 @@ have it.
 
 from collections.abc import Sequence
 
-# Groups of which a sweep may choose several entries.
-GROUPS = ("mixer", "task", "optimizer", "schedule")
+from mixerlab.records.schema import CHOICES
 
 
 def postponed(arguments: Sequence[str]) -> list[str]:
@@ -23,7 +22,7 @@ def postponed(arguments: Sequence[str]) -> list[str]:
 
     def left_to_cells(argument: str) -> str:
         key, _, value = argument.partition("=")
-        if not key.startswith(tuple(f"{group}." for group in GROUPS)):
+        if not key.startswith(tuple(f"{group}." for group in CHOICES)):
             return argument
         try:
             override = parser.parse_override(argument)

@@ -31,9 +31,7 @@ def make(scratch: Path) -> None:
     by_cell = pd.concat(gains, names=["optimizer"]).dropna().unstack("optimizer").groupby(["task", "setting"])
     lines = [["task", "setting", *gains]]
     for cell, own in sorted(by_cell, key=lambda one: place_rank(one[0])):
-        entries = [list(own[name].dropna()) for name in gains]
-        texts = [common.mean_change(one, usual=3) if one else "" for one in entries]
-        lines.append([*cell, *texts])
+        lines.append([*cell, *(common.mean_change(list(own[name].dropna()), usual=3) for name in gains)])
     common.write_in_page(folder, "gains", lines, 2)
     searched = common.rows_in("board", "search.csv")
     searched = searched.assign(score=searched["clean_val_accuracy"].where(searched["status"] == "finished", 0.0))

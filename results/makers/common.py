@@ -59,17 +59,19 @@ def write_in_page(folder: Path, name: str, lines: Sequence[Sequence[str]], left:
 
 
 def mean_change(changes: Sequence[float], form: str = "+.3f", usual: int = 0) -> str:
-    """The mean ± half of Student's 95% interval, if several; with a `usual` number of them, in brackets another one."""
+    """The mean ± half of Student's 95% interval, if several, or nothing; in brackets an un`usual` number."""
+    if not changes:
+        return ""
     spread = f" ± {half_width(changes):{form.lstrip('+')}}" if len(changes) > 1 else ""
     count = f" ({len(changes)})" if usual and len(changes) != usual else ""
     return f"{fmean(changes):{form}}{spread}{count}"
 
 
-def difference_of_sums(more: Sequence[Sequence[float]], less: Sequence[Sequence[float]], digits: int = 3) -> str:
+def difference_of_sums(more: Sequence[Sequence[float]], less: Sequence[Sequence[float]]) -> str:
     """The difference of two sums of means over seeds ± half of Welch's interval of 95%."""
     error, freedom = error_of_sum([(variance(side) / len(side), len(side) - 1) for side in (*more, *less)])
     middle = sum(map(fmean, more)) - sum(map(fmean, less))
-    return f"{middle:+.{digits}f} ± {student_t(freedom) * error**0.5:.{digits}f}"
+    return f"{middle:+.3f} ± {student_t(freedom) * error**0.5:.3f}"
 
 
 def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float], selection: Selection = "official") -> pd.DataFrame:

@@ -35,7 +35,7 @@ def make(scratch: Path) -> None:
         lines.append(
             [
                 *(name, former),
-                *(common.mean_change(found[name][task]) if task in found[name] else "" for task in tasks),
+                *(common.mean_change(found[name].get(task, [])) for task in tasks),
                 ", ".join(mixers),
                 str(seeds.groupby(level=common.CELL[1:]).ngroups),
                 f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}",

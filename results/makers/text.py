@@ -121,7 +121,7 @@ def bits_lines(plain: pd.DataFrame) -> list[list[str]]:
     lines = [["mixer", "parameters", *OPTIMIZERS.values()]]
     for mixer in in_order(sizes.index, MIXERS):
         own = [cells.get((mixer, optimizer), []) for optimizer in OPTIMIZERS]
-        texts = [mean_change(one, ".4f", usual=3) if one else "" for one in own]
+        texts = [mean_change(one, ".4f", usual=3) for one in own]
         lines.append([mixer, f"{sizes[mixer]:,.0f}", *texts])
     return lines
 
@@ -133,7 +133,7 @@ def differences_table(plain: pd.DataFrame) -> str:
     for more, less in [("parallax", "attn"), *product(("attn", "parallax"), MIXERS[2:]), *OF_FAMILY]:
         by_seed = (bits[more] - bits[less]).unstack("optimizer").reindex(columns=list(OPTIMIZERS))
         changes = [by_seed["muon"], by_seed["adamw"], by_seed["muon"] - by_seed["adamw"]]
-        texts = [mean_change(list(own.dropna()), "+.4f", usual=3) if own.notna().any() else "" for own in changes]
+        texts = [mean_change(list(own.dropna()), "+.4f", usual=3) for own in changes]
         lines.append([f"{more} less {less}", *texts])
     return noted(lines, 1, DIFFERENCES_NOTE)
 
@@ -150,7 +150,7 @@ def controls_table(controls: pd.DataFrame, plain: pd.DataFrame) -> str:
             found.setdefault(name, {}).setdefault(run["optimizer"], []).append(run[BITS] - beside[BITS])
     lines = [["mixer", "control", "parameters", *OPTIMIZERS.values()]]
     for name in sorted(found, key=lambda one: (MIXERS.index(one[0]), one)):
-        lines.append([*name, *(over_seeds(found[name].get(of, [])) for of in OPTIMIZERS)])
+        lines.append([*name, *(mean_change(found[name].get(of, []), "+.4f") for of in OPTIMIZERS)])
     pair = plain[plain["mixer"].isin(["attn", "parallax"])]
     spread = pair.groupby(["optimizer", "mixer"])[BITS].var().groupby("optimizer").mean() ** 0.5
     told = ", ".join(f"{spread[of]:.4f} ({name})" for of, name in OPTIMIZERS.items() if of in spread)
@@ -175,13 +175,8 @@ def schedules_table(plain: pd.DataFrame, scheduled: pd.DataFrame, metrics: pd.Da
     for optimizer, schedule in product(OPTIMIZERS, ["wsd", *sorted(set(runs["schedule"]) - {"wsd"})]):
         if (optimizer, schedule) in lead.index:
             own = lead.loc[optimizer, schedule]
-            lines.append([OPTIMIZERS[optimizer], schedule, *(over_seeds(list(own[key])) for key in own)])
+            lines.append([OPTIMIZERS[optimizer], schedule, *(mean_change(list(own[key]), "+.4f") for key in own)])
     return noted(lines, 2, SCHEDULES_NOTE)
-
-
-def over_seeds(changes: list[float]) -> str:
-    """The mean, with an interval if there are several."""
-    return mean_change(changes, "+.4f") if len(changes) > 1 else "".join(f"{one:+.4f}" for one in changes)
 
 
 def conversion_table(going_on: pd.DataFrame, rows: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ from mixerlab.records.names import BASELINE, axis_of, in_order, is_challenge, or
 from mixerlab.sweeps.figures.axis import Panel, draw_panels, short_number
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.tables import Entry, cell_entry
+from mixerlab.sweeps.tables.tables import Entry
 
 # What a key of a task is called on an axis, and before its value.
 AXES = {
@@ -78,7 +78,7 @@ def _along(own: pd.DataFrame, places: dict[str, float]) -> tuple[dict[Column, di
     points: dict[Column, dict[float, Entry]] = {}
     chance: dict[float, float] = {}
     for cell in own[own["setting"].isin(places)].itertuples():
-        points.setdefault(cell.column, {})[places[cell.setting]] = cell_entry(cell)
+        points.setdefault(cell.column, {})[places[cell.setting]] = cell.entry
         chance[places[cell.setting]] = float(cell.chance)
     return points, chance
 

@@ -1,9 +1,8 @@
 """Which figures a report has."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -43,31 +42,29 @@ def report_figures(
     for place, (score, every) in enumerate(cells.groupby("score", sort=False)):
         own, in_means = (of_columns_with_runs(of, frame) for of in (every, benchmark[benchmark["score"] == score]))
         scores = Scores(frame[frame["task"].isin(own["task"])], own, selection, width)
-        for name, draw in _of_one(sources, scores, in_means, is_first).items():
-            if (figure := draw()) is not None:
+        for name, figure in _of_one(sources, scores, in_means, is_first):
+            if figure is not None:
                 yield name if place == 0 or name == score.name else f"{name}_{score.name}", figure
 
 
 def _of_one(
     sources: Sequence[Path], scores: Scores, benchmark: pd.DataFrame, is_first: bool
-) -> dict[str, Callable[[], Figure | None]]:
-    """What draws the figures of one score, by their names."""
+) -> Iterator[tuple[str, Figure | None]]:
+    """The figures of one score, each drawn when it is asked for; None for one that has nothing to show."""
     in_means = replace(scores, cells=benchmark)
     harder = benchmark["task"].map(is_challenge).astype(bool)
     main = in_means if harder.all() else replace(scores, cells=benchmark[~harder])
-    draw: dict[str, Callable[[], Figure | None]] = {}
     if is_first:
         if not harder.all():
-            draw[scores.score.name] = partial(by_task, main)
+            yield scores.score.name, by_task(main)
         if harder.any():
-            draw["challenge"] = partial(harder_set, replace(scores, cells=benchmark[harder]))
+            yield "challenge", harder_set(replace(scores, cells=benchmark[harder]))
         for key in keys_of(scores.look):
-            draw["by_" + re.sub(r"\W+", "_", key)] = partial(score_by_key, main, key)
-        draw["state_size"] = partial(score_by_size, main)
-        draw["settings"] = partial(heat_map, scores)
-        draw["learning_rates"] = partial(learning_rates, in_means)
+            yield "by_" + re.sub(r"\W+", "_", key), score_by_key(main, key)
+        yield "state_size", score_by_size(main)
+        yield "settings", heat_map(scores)
+        yield "learning_rates", learning_rates(in_means)
         if sources[0].is_dir():
-            draw["training_curves"] = partial(training_curves, in_means, *sources)
+            yield "training_curves", training_curves(in_means, *sources)
     if is_first or any(map(has_other_test_length, scores.cells["setting_name"])):
-        draw["difficulty"] = partial(difficulty, scores)
-    return draw
+        yield "difficulty", difficulty(scores)

@@ -18,13 +18,13 @@ from omegaconf import DictConfig, OmegaConf
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.config.compose import complete, without_hydra
 from mixerlab.config.hints import UnknownKey, unknown_key
-from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import command_line_folders, note_folders, use_folders
 from mixerlab.config.settings import settings_of
 from mixerlab.config.values import checked
 from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
 from mixerlab.records.provenance import COMMAND, shell_command
+from mixerlab.records.schema import CHOICES
 from mixerlab.tasks.base import SPLITS
 
 ALL_SETTINGS = "task.setting=*"
@@ -94,7 +94,7 @@ class Composer:
             composed.append((cfg, [override for override in overrides if override not in without]))
             for override in overrides:
                 key = _key(override)
-                if (group := key.partition(".")[0]) in GROUPS:
+                if (group := key.partition(".")[0]) in CHOICES:
                     lacks.setdefault(key, {})[cfg[group].name] = without.get(override)
         lines = []
         for key, choices in lacks.items():
@@ -118,7 +118,7 @@ class Composer:
             try:
                 return self._compose([override for override in overrides if override not in without]), without
             except ConfigCompositionException as error:
-                if (unknown := unknown_key(error)) is None or unknown.key.partition(".")[0] not in GROUPS:
+                if (unknown := unknown_key(error)) is None or unknown.key.partition(".")[0] not in CHOICES:
                     raise
                 found = [o for o in overrides if f"{_key(o)}.".startswith(f"{unknown.key}.") and o not in without]
                 if not found:

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
-from mixerlab.config.postponed import GROUPS
 from mixerlab.config.values import must_train
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import chosen_by, ended_at_best_rate, score_of
 from mixerlab.records.files import check_writable, read_record
-from mixerlab.records.schema import ACCURACY
+from mixerlab.records.schema import ACCURACY, CHOICES
 from mixerlab.sweeps.launch.cells import ALL_SETTINGS, Cell
 from mixerlab.sweeps.launch.sweep import Sweep
 
@@ -205,7 +204,7 @@ def first_values(searched: Sequence[Override]) -> list[list[str]]:
     """The first value of each key, for each combination of searched mixers, tasks and so on."""
     choices = []
     for override in searched:
-        values = _values(override) if override.key_or_group in GROUPS else _values(override)[:1]
+        values = _values(override) if override.key_or_group in CHOICES else _values(override)[:1]
         choices.append([f"{override.get_key_element()}={value}" for value in values])
     return [list(combination) for combination in product(*choices)]
 

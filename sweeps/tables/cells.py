@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -13,6 +13,7 @@ from mixerlab.records.names import place_rank
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.intervals import solved_counts
+from mixerlab.sweeps.tables.tables import seeds_entry
 
 Place = tuple[Column, str, str]  # column, task, setting
 Row = dict[str, Any]
@@ -82,43 +83,39 @@ def without_repeats(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
     statuses = Counter(row["status"] for row in rows)
-    finished = statuses["finished"]
     ended = [row for row in rows if row["status"] in ENDED]
-    cell: Row = (
-        dict.fromkeys(OF_BEST)
-        | {
-            "status": "diverged" if statuses["diverged"] else "failed" if statuses["failed"] else "missing",
-            "score": score,
-            "mean": None,
-            "n": 0,
-            "by_seed": {},
-            "seeds": len({row["seed"] for row in rows}),
-            "lacking": (),
-            "edge": False,
-            "configs": len({row["config"] for row in ended}),
-            "learned": None,
-            "by_code": (),
-            "replicas": [],
-        }
-        | solved_counts(row.get("steps_to_90", math.nan) for row in ended)
-    )
-    if not finished:
-        return cell
     best, edge = best_trial(rows, selection, score)
+    if best:
+        status = "ok" if statuses["finished"] == len(rows) else "partial"
+    else:
+        status = next((status for status in ("diverged", "failed") if statuses[status]), "missing")
+    # No run ended there, not even by divergence.
+    lacking = {row["lr"] for row in rows} - {row["lr"] for row in ended} if best else set()
     by_seed = {row["seed"]: row[f"{selection}_{score.name}"] for row in best}
+    by_code, seeds = _seeds_by_code(best), len({row["seed"] for row in rows})
     learned = solved_counts(row.get("steps_to_90", math.nan) for row in best)
-    lacking = {row["lr"] for row in rows} - {row["lr"] for row in ended}  # no run ended there, not even by divergence
-    return cell | {
-        "status": "ok" if finished == len(rows) else "partial",
-        "mean": fmean(by_seed.values()),
+    entry = replace(
+        seeds_entry(by_seed, whole=len(best) == seeds),
+        status=status,
+        score=score,
+        edges=int(edge and not lacking),
+        lacking=int(bool(lacking)),
+        mixed=int(len(by_code) > 1),
+        learned=learned["solved"] / learned["known"] if learned["known"] else None,
+    )
+    return {
+        "status": status,
+        "score": score,
+        "entry": entry,
+        "mean": entry.mean,
         "n": len(best),
-        "by_seed": by_seed,
+        "seeds": seeds,
         "lacking": tuple(sorted(lacking)),
-        "edge": edge and not lacking,
-        "learned": learned["solved"] / learned["known"] if learned["known"] else None,
-        "by_code": _seeds_by_code(best),
-        **{key: best[0][key] for key in OF_BEST},
+        "configs": len({row["config"] for row in ended}),
+        "by_code": by_code,
         "replicas": [(row["run_id"], int(row["replica"])) for row in best],
+        **{key: best[0][key] if best else None for key in OF_BEST},
+        **solved_counts(row.get("steps_to_90", math.nan) for row in ended),
     }
 
 

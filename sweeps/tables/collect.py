@@ -16,11 +16,9 @@ from mixerlab.records.best import ENDED
 from mixerlab.records.errors import reason
 from mixerlab.records.files import Unreadable, read_config, read_metrics, read_run, run_folder
 from mixerlab.records.identity import canonical_value, flatten, present
-from mixerlab.records.schema import LABELS, Score, labels_of_replicas, result_columns
+from mixerlab.records.schema import CHOICES, LABELS, Score, labels_of_replicas, result_columns
 from mixerlab.sweeps.tables.swept import only_where
 
-# Parts of a run that have a name and a class.
-CLASSED = ("mixer", "task", "optimizer", "schedule")
 # Columns that a row has beside its labels, whatever its results are.
 LEADING = (*LABELS, "status", "error", "score", "higher_is_better", "config")
 # Text also where it looks like a number: a mixer may be called 1e3, a hash may be 1234e567.
@@ -64,7 +62,7 @@ def collect(
             rows += _without_record(config, "missing")
     names = {key for row in rows for key in row} - set(LEADING)
     frame = pd.DataFrame(rows, columns=[*LEADING, *sorted(names, key=lambda key: ("." in key, key))])
-    for part in CLASSED:
+    for part in CHOICES:
         target = f"{part}._target_"
         if target in frame and (frame.groupby(part)[target].nunique() < 2).all():
             frame = frame.drop(columns=target)
@@ -115,7 +113,7 @@ def _tidy(row: Mapping[str, Any], classes: Mapping[str, str | None]) -> dict[str
 def _classes(config: Mapping[str, Any]) -> dict[str, str | None]:
     """The class of each part of a run; of a hybrid those of its layers."""
     found = {}
-    for part in CLASSED:
+    for part in CHOICES:
         keys = flatten({part: config.get(part)})
         named = sorted(key.removesuffix(".name") for key in keys if key.endswith(".name"))
         targets = [str(keys[f"{name}._target_"]) for name in named if f"{name}._target_" in keys]

@@ -11,16 +11,12 @@ What is handed on:
   (the name of the score, such as `accuracy`), `higher_is_better`, the scores (`official_accuracy`, `clean_accuracy`,
   ...), every hyperparameter and entry of the provenance under its dotted name (`task.seq_len`; lists are JSON).
 - *Cells* (`best_per_cell`) have one row per (column, task, setting), also where nothing ran: `column`, `mixer`, `task`,
-  `setting_name`, `setting`, `status` (`ok`, `partial`, `diverged`, `failed`, `missing`), `score` (`Score`), `mean` over
-  the `n` seeds of the best learning rate (NaN if `n` is 0), `by_seed` (dict), `seeds` (of the cell at any rate), `lr`,
-  `config`, `lacking` (tuple: rates of its runs at which none has ended), `edge` (bool), `num_params`, `state_size`,
-  `replicas` (list of (run_id, replica)), `by_code` (tuple: the seeds of each version of the code), `chance` (NaN: not
-  known), `solved`, `known`, `steps_to_90`, `learned` (the share of the `n` seeds that reached 0.9; None: not known).
-- A `Table` has `columns` (tuple of `Column`), `rows` (dict: name, a tuple such as ("icr",) or ("icr", "baseline") ->
-  dict: `Column` -> `Entry`), `labels` (what the parts of a name are called) and notes. An `Entry` has `mean` (None:
-  there is none, and `status` says why), `by_seed` (empty where settings have different seeds), `done` of `total`
-  settings, `edges` (settings whose grid should be wider), `whole` (all settings and seeds are in it), `incomplete`
-  (not whole, or of fewer learning rates than it should be, or of different code).
+  `setting_name`, `setting`, `status` (`ok`, `partial`, `diverged`, `failed`, `missing`), `score` (`Score`), `entry`
+  (`tables.Entry`), its `mean` over the `n` seeds of the best learning rate (NaN if `n` is 0), `seeds` (of the cell at
+  any rate), `lr`, `config`, `lacking` (tuple: rates of its runs at which none has ended), `num_params`, `state_size`,
+  `replicas` (list of (run_id, replica)), `by_code` (tuple: the seeds of each version of the code), `configs` (how many
+  competed), `chance` (NaN: not known), and over all replicas `solved`, `known`, `steps_to_90`.
+- A `tables.Table` has an `Entry` for each row and column, and notes.
 """
 
 from collections import Counter

@@ -121,28 +121,6 @@ class Table:
         return max((len(entry.by_seed) for entry in self.entries), default=0)
 
 
-def entries_of(cells: pd.DataFrame) -> dict[Name, dict[Column, Entry]]:
-    """By (task, setting), then by column."""
-    rows: dict[Name, dict[Column, Entry]] = defaultdict(dict)
-    for cell in cells.itertuples():
-        rows[cell.task, cell.setting][cell.column] = cell_entry(cell)
-    return rows
-
-
-def cell_entry(cell: Any) -> Entry:
-    """The entry of one row of `best_per_cell`, from `itertuples`."""
-    if not cell.n:
-        return Entry(None, {}, 0, 1, cell.status, score=cell.score)
-    marks: dict[str, Any] = {
-        "edges": int(cell.edge),
-        "lost": int(cell.n < cell.seeds),
-        "lacking": int(len(cell.lacking) > 0),
-        "mixed": int(len(cell.by_code) > 1),
-    }
-    marks["learned"] = None if pd.isna(cell.learned) else float(cell.learned)
-    return Entry(cell.mean, cell.by_seed, 1, 1, cell.status, (cell.n,) * 2, score=cell.score, **marks)
-
-
 def seeds_entry(by_seed: Mapping[int, float], whole: bool = True) -> Entry:
     """The score of one setting; `whole`: it has all of its seeds."""
     if not by_seed:
@@ -220,7 +198,7 @@ def task_table(cells: pd.DataFrame) -> Table:
     for task in tasks:
         settings = defaultdict[Column, list[tuple[str, Entry]]](list)
         for cell in cells[cells["task"] == task].itertuples():
-            settings[cell.column].append((cell.setting_name, cell_entry(cell)))
+            settings[cell.column].append((cell.setting_name, cell.entry))
         rows[task,] = {column: mean_over(settings[column]) for column in columns_in_order(cells["column"])}
     remarks = []
     if len(over) > 1:
@@ -232,7 +210,10 @@ def task_table(cells: pd.DataFrame) -> Table:
 
 def setting_table(cells: pd.DataFrame) -> Table:
     """(task, setting) x columns."""
-    return make_table(("task", "setting"), entries_of(cells), cells)
+    rows: dict[Name, dict[Column, Entry]] = defaultdict(dict)
+    for cell in cells.itertuples():
+        rows[cell.task, cell.setting][cell.column] = cell.entry
+    return make_table(("task", "setting"), rows, cells)
 
 
 def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remarks: Iterable[str] = ()) -> Table:

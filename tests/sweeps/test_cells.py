@@ -94,7 +94,7 @@ def test_rates_are_compared_on_the_same_seeds(scores, best):
 def test_the_best_learning_rate(tmp_path, scores, lr, mean, edge):
     fakes.add_run(tmp_path, scores)
     cell = only_cell(tmp_path)
-    assert (cell.lr, cell.mean, cell.edge, cell.n) == (lr, mean, edge, 1)
+    assert (cell.lr, cell.mean, cell.entry.edges, cell.n) == (lr, mean, edge, 1)
     assert cell.status == ("ok" if all(isinstance(score, float) for score in scores) else "partial")
 
 
@@ -109,7 +109,7 @@ def test_seeds_share_one_learning_rate_and_may_be_of_separate_runs(tmp_path):
     identities = [fakes.add_run(tmp_path, [0.9, 0.7, 0.6], seed=3), fakes.add_run(tmp_path, [0.5, 0.8, 0.6], seed=4)]
     cell = only_cell(tmp_path)
     assert (cell.lr, cell.n, cell.mean, cell.configs) == (1e-3, 2, pytest.approx(0.75), 1)
-    assert cell.by_seed == {3: 0.7, 4: 0.8} and cell.replicas == [(identity, 1) for identity in identities]
+    assert cell.entry.by_seed == {3: 0.7, 4: 0.8} and cell.replicas == [(identity, 1) for identity in identities]
     entry = setting_table(best_per_cell(collect(tmp_path))).entries[0]
     assert entry.spread == pytest.approx(0.05 * math.sqrt(2))
 
@@ -119,7 +119,7 @@ def test_configurations_compete_and_are_not_averaged(tmp_path):
     fakes.add_run(tmp_path, [0.5, 0.6, 0.8], num_heads=4)
     fakes.add_run(tmp_path, ["failed"] * 3, num_heads=3)
     cell = only_cell(tmp_path)
-    assert (cell.mean, cell.lr, cell.n, cell.configs, cell.edge) == (0.8, 5e-3, 1, 2, True)
+    assert (cell.mean, cell.lr, cell.n, cell.configs, cell.entry.edges) == (0.8, 5e-3, 1, 2, True)
 
 
 def test_a_sweep_knows_the_rates_of_deleted_runs(tmp_path):
@@ -127,10 +127,10 @@ def test_a_sweep_knows_the_rates_of_deleted_runs(tmp_path):
     for rates, scores in ((LOW, [0.30, 0.40]), ([HIGH], [0.50])):
         fakes.add_run(tmp_path, scores, lr=rates)
     configs = fakes.configs_in(tmp_path)
-    assert only_cell(tmp_path).edge and not only_cell(tmp_path).lacking
+    assert only_cell(tmp_path).entry.edges and not only_cell(tmp_path).lacking
     shutil.rmtree(run_folder(tmp_path, run_id(fakes.config(lr=[HIGH]))))
     (cell,) = best_per_cell(collect(tmp_path, configs)).itertuples()
-    assert (cell.lr, cell.lacking, cell.edge) == (5e-3, (HIGH,), False)
+    assert (cell.lr, cell.lacking, cell.entry.edges) == (5e-3, (HIGH,), 0)
     assert [entry.incomplete for entry in task_table(best_per_cell(collect(tmp_path, configs))).entries] == [True]
 
 
