@@ -221,7 +221,6 @@ def test_a_default_of_a_constructor_is_part_of_the_identity(mine):
 LEVELS = """defaults: [/task_base@_here_, _self_]
 name: mine
 _target_: mixerlab.tasks.in_context_recall.InContextRecall
-setting: easy
 vocab_size: 8
 num_train_examples: 40
 frac_noise: 0.0

@@ -70,7 +70,7 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
         with one_line_refusals():
             match_params(cfg, hydra_config, loader)
     for text in given(hydra_config):
-        if text.startswith("trainer.epochs="):
+        if text.startswith("trainer.epochs=") and isinstance(cfg.task, DictConfig) and "tokens" in cfg.task:
             with one_line_refusals():
                 rows = build_task(cfg.task).trained_rows
             if rows is not None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from mixerlab.config.hybrid import is_hybrid
@@ -62,7 +62,9 @@ def refusal(error: Exception) -> str:
         return f"there is no {file}: {f'did you mean {near[0]}? ' if near else ''}choose {options}; {own}"
     if unknown := unknown_key(error):
         return str(unknown)
-    if isinstance(error, OmegaConfBaseException):  # a value that is ???, or `${nothing}`
+    if isinstance(error, MissingMandatoryValue):  # a value that is ???
+        return f"{error.full_key} has no value: give {error.full_key}=..."
+    if isinstance(error, OmegaConfBaseException):  # `${nothing}`
         return f"{f'{error.full_key}: ' if error.full_key else ''}{str(error).splitlines()[0]}"
     if isinstance(error, REFUSALS):
         return " ".join(f"{error} {cause or ''}".split())

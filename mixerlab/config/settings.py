@@ -21,6 +21,7 @@ from mixerlab.config.project import given, searching
 from mixerlab.records.errors import with_place
 from mixerlab.records.identity import present
 from mixerlab.records.interruption import users_code
+from mixerlab.records.names import BASELINE
 from mixerlab.records.schema import MEASURED, Score
 from mixerlab.tasks.base import Task
 
@@ -78,9 +79,11 @@ def _parameters(task_cfg: DictConfig, name: str | None) -> dict[str, Any]:
     """All varying parameters under the named setting."""
     settings = settings_of(task_cfg)
     if name not in settings:
-        every = ", or with -m `*` for all" if name == "*" else ""
+        more = ", or with -m `*` for all" if name == "*" else ""
+        if name == BASELINE:
+            more = f"; the line `setting: {next(iter(settings))}` in its yaml makes that its default"
         raise ValueError(
-            f"task.setting={name}: {task_cfg.name} has no such setting; choose {', '.join(settings)}{every}"
+            f"task.setting={name}: {task_cfg.name} has no such setting; choose {', '.join(settings)}{more}"
         )
     return dict(task_cfg.get("baseline", {})) | settings[name]
 

@@ -1,5 +1,6 @@
 """All settings at once: a heat map for each task, with a line for each column of the tables."""
 
+import math
 from textwrap import fill
 from typing import Any
 
@@ -34,30 +35,34 @@ def heat_map(scores: Scores) -> Figure:
     signed = score.sign * np.concatenate([own.ravel() for own in values.values()])
     bounded = score.is_accuracy or np.isnan(signed).all()
     scale = Normalize(*((0, 1) if bounded else (np.nanmin(signed), np.nanmax(signed))))
-    most, digits = max(map(len, settings.values())), text_width(".00" if bounded else "1.00", NUMBER) + 0.02
+    spread = float(scale.vmax - scale.vmin)  # type: ignore[operator]
+    places = 2 if bounded or not spread else max(2, 1 - math.floor(math.log10(spread)))  # which tell scores apart
+    most, digits = max(map(len, settings.values())), text_width(".00" if bounded else f"{0:.{places}f}", NUMBER) + 0.02
     with figure_style():
         sheet = named_sheet(scores.width, scores.tasks, names, most * digits, most * 0.4)
         for panel, (task, own) in zip(sheet.panels, values.items(), strict=True):
-            _draw(panel, own, score, scale, numbers=sheet.panel_width >= most * digits)
+            _draw(panel, own, score, scale, places if sheet.panel_width >= most * digits else None)
             labels = [fill(setting_text(setting), 24, max_lines=3) for setting in settings[task]]
             panel.set_xticks(range(len(labels)), labels, rotation=90)
         levels = np.linspace(scale.vmin, scale.vmax, 5)  # type: ignore[arg-type]
         colours = zip(colormaps["cividis"](scale(levels)), score.sign * levels, strict=True)
-        handles: list[Artist] = [Patch(color=colour, label=f"{level:.3g}") for colour, level in colours]
+        handles: list[Artist] = [
+            Patch(color=colour, label=f"{level:.3g}" if bounded else f"{level:.{places}f}") for colour, level in colours
+        ]
         if np.isnan(signed).any():
             handles.append(Patch(label="no score", linewidth=0, **NO_SCORE))
         told = caption(scores.selection, (), short_labels(lines)[1])
         return sheet.finish(f"{score.label.capitalize()} by setting", told, handles, height_beside(names), whole=True)
 
 
-def _draw(panel: Axes, values: np.ndarray, score: Score, scale: Normalize, numbers: bool) -> None:
-    """The cells of a task, float [columns, settings]; those without a score (NaN) show the hatched ground."""
+def _draw(panel: Axes, values: np.ndarray, score: Score, scale: Normalize, places: int | None) -> None:
+    """The cells of a task, float [columns, settings], as numbers with `places`; those without (NaN) are hatched."""
     panel.patch.set(**NO_SCORE)
     panel.imshow(np.ma.masked_invalid(score.sign * values), cmap="cividis", norm=scale, aspect="auto")
     panel.grid(visible=False)
     panel.tick_params(length=0)
-    for y, x in np.argwhere(~np.isnan(values)) if numbers else ():
-        text = f"{values[y, x]:.2f}".removeprefix("0")
+    for y, x in np.argwhere(~np.isnan(values)) if places else ():
+        text = f"{values[y, x]:.{places}f}".removeprefix("0")
         text = "1.0" if score.is_accuracy and text == "1.00" else text
         ink = "white" if scale(score.sign * values[y, x]) < 0.6 else "black"
         panel.text(x, y, text, ha="center", va="center", fontsize=NUMBER, color=ink)

@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import get_args
 
+import pandas as pd
+
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable
 from mixerlab.records.names import place_rank
@@ -100,7 +102,8 @@ def compare(
         name = next(name for name, _ in table.numbers)
         example = f"{name.task} {name.setting or table.over[name.task][0]}"
         lacking = f"{', '.join(empty)}: no run of a setting in {', '.join(tables)}, such as {example}"
-        raise ValueError(", at each of ".join([lacking, *at]) + ("; --rates names others" if at else ""))
+        tried = ", ".join(f"{rate:g}" for rate in sorted(set(pd.concat(frames)["lr"].dropna())))
+        raise ValueError(", at each of ".join([lacking, *at]) + (f"; --rates names others, of {tried}" if at else ""))
     out = Path(out)
     check_writable(out, "--out")
     told = "; ".join([*(RULES[rule] for rule in rules), *at])

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from mixerlab.records.best import ENDED
 from mixerlab.records.names import natural
 from mixerlab.sweeps.tables.columns import columns_in_order, keys_of, labels
 from mixerlab.sweeps.tables.swept import NAMES, values_of
@@ -54,9 +55,9 @@ def _changed_code(frame: pd.DataFrame) -> list[str]:
 def _unlike_runs(frame: pd.DataFrame) -> list[str]:
     """Hyperparameters and machines that differ between mixers on a task, and that no column shows."""
     shown = [NAMES.get(key, key) for key in keys_of(frame["column"].unique())]
-    frame, differ = frame[frame["status"] == "finished"], []
-    tried = frame.groupby(["column", "task", "setting"], sort=False)["lr"].transform("nunique")
-    frame = frame.assign(**{_TRIED: tried})
+    ended = frame[frame["status"].isin(ENDED)]
+    tried = ended.groupby(["column", "task", "setting"], sort=False)["lr"].transform("nunique")
+    frame, differ = ended.assign(**{_TRIED: tried})[ended["status"] == "finished"], []
     for name in frame:
         group, dot, _ = name.partition(".")
         if not (name in (*_ALIKE, *_MACHINE) or (dot and group in ("model", "optimizer", "schedule"))):

@@ -284,7 +284,9 @@ def _missing_of(cell: Any) -> list[str]:
         return [cell.status]
     told = {
         f"{cell.n} of {cell.seeds} seeds at the best learning rate": cell.n < cell.seeds,
-        "replicas without a score at other learning rates": cell.n == cell.seeds and cell.status == "partial",
+        f"replicas without a score at the learning rate {', '.join(f'{rate:g}' for rate in cell.without)}": (
+            cell.n == cell.seeds and len(cell.without) > 0
+        ),
         f"nothing at the learning rate {', '.join(f'{rate:g}' for rate in cell.lacking)}": len(cell.lacking) > 0,
         f"different code trained the seeds {' / '.join(', '.join(map(str, own)) for own in cell.by_code)}": (
             len(cell.by_code) > 1

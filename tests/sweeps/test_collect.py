@@ -156,6 +156,12 @@ def test_grids_of_other_sizes_are_told(tmp_path):
     assert note == "The mixers differ in more than the mixer: learning rates tried (2 to 3: attn; 3: gdn)."
 
 
+def test_a_rate_at_which_a_mixer_diverged_was_tried(tmp_path):
+    for mixer, score in (("attn", 0.5), ("gdn", "diverged")):
+        fakes.add_run(tmp_path, [score, 0.6, 0.5], mixer=mixer)
+    assert notes_of(spread_out(collect(tmp_path))) == []
+
+
 @pytest.mark.parametrize(("key", "value", "shown"), [("num_test_examples", 64, "64"), ("data_sha256", "a1" * 32, "a1")])
 def test_other_data_are_other_rows(tmp_path, key, value, shown):
     """Also where a mixer has what the task's yaml leaves open."""
