@@ -6,7 +6,7 @@ addition, the last norm and the head are one operator. A block sees none of this
 
 What is fused does not call the modules whose weights it reads. So a module with hooks is left out of it and called,
 which gives the same within rounding. Only inside our mixers do some hooks never fire: those on norms of heads, rotary
-embeddings, convolutions and Mamba's small projections.
+embeddings, convolutions and the small projections of Mamba and KDA.
 """
 
 from collections.abc import Callable

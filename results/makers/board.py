@@ -15,8 +15,8 @@ from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 from mixerlab.sweeps.tables.collect import rows_of
 
 SEARCH_NOTE = """\
-Mean validation accuracy over the three mixers and both tasks at the checkpoint of the lowest validation loss, one seed;
-what diverged counts as 0. Bold: the best rate and the better of its neighbours, which the board has."""
+Mean validation accuracy over the three mixers and both tasks at the checkpoint of the lowest validation perplexity, one
+seed; what diverged counts as 0. Bold: the best rate and the better of its neighbours, which the board has."""
 
 
 def make(scratch: Path) -> None:

@@ -10,7 +10,7 @@ from mixerlab.sweeps.tables.published import distance
 from mixerlab.sweeps.tables.writers import aligned
 
 DRAFT = "9a84f38"  # the commit of the third table of results/rounding
-CHECKPOINTS = {"official_accuracy": "lowest test loss", "test_accuracy": "last epoch"}
+CHECKPOINTS = {"official_accuracy": "lowest test perplexity", "test_accuracy": "last epoch"}
 # Of which recipe a mixer has the runs, where a recipe changes nothing for it, or (cmp) nothing of the model.
 SAME = {
     "plain": [("2x64", ("gdn", "mesa"), None)],
@@ -18,9 +18,9 @@ SAME = {
     "PyTorch's init": [("default", ("attn", "parallax", "gdn"), "cmp")],
 }
 SCREEN_NOTE = """\
-Mean accuracy over a task's settings, at the checkpoint of the lowest test loss, each setting (and seed) at its best of
-three rates. Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank
-correlation."""
+Mean accuracy over a task's settings, at the checkpoint of the lowest test perplexity, each setting (and seed) at its
+best of three rates. Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and
+Spearman's rank correlation."""
 
 
 def make(scratch: Path) -> None:
