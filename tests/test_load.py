@@ -125,14 +125,8 @@ def narrow(state, said):
 USELESS = {
     "garbage": (lambda path: path.write_bytes(b"\x80\x04cos\nsystem\n."), "it is no weights file of mixerlab"),
     "another replica's": (packed_again(lambda state, said: said.update(replica=0)), "it is of replica 0, not 1"),
-    "another training's": (
-        packed_again(lambda state, said: said.update(rows_sha256="0")),
-        "it is of another training",
-    ),
-    "incomplete": (
-        packed_again(lambda state, said: state.pop("norm.weight")),
-        "it has no norm.weight, which",
-    ),
+    "another training's": (packed_again(lambda state, said: said.update(rows_sha256="0")), "it is of another training"),
+    "incomplete": (packed_again(lambda state, said: state.pop("norm.weight")), "it has no norm.weight, which"),
     "another shape": (packed_again(narrow), "its embedding.weight has shape [8, 15], and the model's [8, 16]"),
 }
 

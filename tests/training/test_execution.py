@@ -5,14 +5,7 @@ from functools import partial
 import pytest
 import torch
 from every_mixer import mixer_of
-from stateful_mixers import (
-    REFUSED,
-    NormedAndDropped,
-    Recurrent,
-    Wrong,
-    line_of,
-    model_with,
-)
+from stateful_mixers import REFUSED, NormedAndDropped, Recurrent, Wrong, line_of, model_with
 from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results
 
 from mixerlab.models.language_model import LanguageModel
