@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from command_line import TINY, records
+from command_line import ATTN, TINY, records
 
 import mixerlab
 from mixerlab.config.compose import compose
@@ -15,7 +15,6 @@ from mixerlab.train import run_state
 from mixerlab.training.metrics import batch_scores, means_of
 from mixerlab.training.weights import pack, unpack
 
-ATTN = ("mixer=attn", "task=icr", *TINY)
 RATES = "optimizer.lr=[0.001,0.01,0.003]"  # the second is the best
 
 

@@ -8,14 +8,12 @@ import socket
 
 import pytest
 import torch
-from command_line import TINY, records, result_of, run_py, stop_at_first_checkpoint
+from command_line import ATTN, records, result_of, run_py, stop_at_first_checkpoint
 
 import mixerlab
 from mixerlab.records.claims import claim
 from mixerlab.records.files import run_folder
 from mixerlab.records.schema import Record
-
-ATTN = ("mixer=attn", "task=icr", *TINY)
 
 
 @pytest.fixture(scope="module")
