@@ -124,7 +124,6 @@ def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
-        ([("attn", ""), ("parallax", "")], ["attn", "parallax", "parallax, p"]),
         ([("attn", ""), ("parallax", "a"), ("parallax", "b")], ["attn", "parallax, a", "parallax, b", "parallax, p"]),
         (
             [(mixer, variant) for mixer in ("attn", "parallax") for variant in "ab"],

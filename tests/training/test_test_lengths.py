@@ -85,7 +85,6 @@ class Limited(Attention):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("task=cmp", "task.test_seq_len=64"), "task.test_seq_len=64: an auto-encoder rebuilds"),
         (("task.test_seq_len=33",), "task.test_seq_len=33: of the test rows, task.seq_len=33: must be even"),
         (("mixer._target_=limited.Limited", "task.test_seq_len=48"), "mixer=attn: at most 40 tokens, not 47"),
     ],
