@@ -151,7 +151,7 @@ def test_commands_compose(command, tmp_path):
     assert outcome.out
 
 
-def test_the_python_example_runs(project, monkeypatch, capsys):
+def test_the_python_example_runs(project, monkeypatch):
     monkeypatch.chdir(project)
     example = (project / "example.py").read_text().replace('"experiment=quickstart"', ", ".join(map(repr, TINY)))
     names = {}

@@ -49,11 +49,8 @@ class Golden:
     @property
     def task(self) -> Task:
         name = _NAME_OF_CODE[self.manifest["task_shorthand"]]
-        given = {
-            **self.manifest,
-            "num_train_examples": self.manifest["n_train"],
-            "num_test_examples": self.manifest["n_test"],
-        }
+        sizes = {"num_train_examples": self.manifest["n_train"], "num_test_examples": self.manifest["n_test"]}
+        given = self.manifest | sizes
         return make_task(name, **{key: given[key] for key in task_config(name) if key in given and key != "name"})
 
     def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from mixerlab.training.steps import PopulationSteps
 
 
 @pytest.mark.parametrize("mixer", REFUSED)
-def test_what_vmap_refuses_trains_in_a_loop(tmp_path, mixer, caplog):
+def test_what_vmap_refuses_trains_in_a_loop(tmp_path, mixer):
     together = fit(THREE, tmp_path, build=model_with(mixer), epochs=2)
     (note,) = together.notes
     assert note.startswith("replicas compute one after another (vmap refuses the model: RuntimeError: ")

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import test_graphs
 import torch
 import torch.nn.functional as F
 from command_line import ATTN, records, run_py
@@ -14,7 +13,6 @@ from mixerlab.training import fit as story
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.metrics import IGNORE_INDEX
 
-on_a_cpu = test_graphs.on_a_cpu
 TWO = [(5e-3, 0), (1e-3, 1)]
 
 
