@@ -32,6 +32,7 @@ TINY = (
     "trainer.progress=false",
     "trainer.checkpoint_every=0",
 )
+ATTN = ("mixer=attn", "task=icr", *TINY)
 
 
 class Outcome(NamedTuple):

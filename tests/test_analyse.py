@@ -13,6 +13,8 @@ from mixerlab.analyse import analyse
 from mixerlab.records.files import run_folder
 from mixerlab.sweeps.figures.inside import QUANTILES, SCORES, by_layer, over_training, score_maps
 
+ROW = {"task": "icr", "setting": "baseline", "variant": "", "layer": 1, "moment": "official", "epochs": 2, "mean": 0.5}
+ROW |= dict.fromkeys(QUANTILES, 0.5)
 KEPT = ("trainer.snapshots=[0,2]", "trainer.keep_weights=official", "trainer.accelerator=cpu")
 
 
@@ -103,9 +105,8 @@ def test_score_maps_of_models_with_other_layers():
 
 def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
     """Attention has no correction: beside Parallax on another setting its place is empty."""
-    of_run = {"task": "icr", "variant": "", "layer": 1, "mean": 0.5, **dict.fromkeys(QUANTILES, 0.5)}
     rows = [
-        of_run | {"mixer": mixer, "setting": setting, "measure": measure, "moment": moment, "epochs": epochs}
+        ROW | {"mixer": mixer, "setting": setting, "measure": measure, "moment": moment, "epochs": epochs}
         for mixer, setting, measures in (
             ("attn", "baseline", ["norm q"]),
             ("parallax", "vocab_size-32", ["norm q", "cor"]),
@@ -124,7 +125,6 @@ def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
-        ([("attn", ""), ("parallax", "")], ["attn", "parallax", "parallax, p"]),
         ([("attn", ""), ("parallax", "a"), ("parallax", "b")], ["attn", "parallax, a", "parallax, b", "parallax, p"]),
         (
             [(mixer, variant) for mixer in ("attn", "parallax") for variant in "ab"],
@@ -138,9 +138,8 @@ def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
 )
 def test_the_legend_tells_mixers_once(runs, expected):
     """By lines only where colours are those of variants that several mixers have."""
-    of_run = {"task": "icr", "setting": "baseline", "layer": 1, "moment": "official", "epochs": 2, "mean": 0.5}
     rows = [
-        of_run | dict.fromkeys(QUANTILES, 0.5) | {"mixer": mixer, "variant": variant, "measure": measure}
+        ROW | {"mixer": mixer, "variant": variant, "measure": measure}
         for mixer, variant in runs
         for measure in ("sink p", *(("cor", "sink s") if mixer != "attn" else ()))
     ]
@@ -152,9 +151,8 @@ def test_the_legend_tells_mixers_once(runs, expected):
 
 def test_figures_of_a_hybrid_beside_a_mixer_without_scores():
     """The one layer of a hybrid that has scores, and the one moment of a run, have a mark; others no place."""
-    of_run = {"task": "icr", "setting": "baseline", "variant": "", "mean": 0.5, **dict.fromkeys(QUANTILES, 0.5)}
     rows = [
-        of_run | {"mixer": mixer, "layer": layer, "measure": measure, "moment": moment, "epochs": 2}
+        ROW | {"mixer": mixer, "layer": layer, "measure": measure, "moment": moment}
         for mixer, layer, measure in (("attn+gdn", 1, "sink p"), ("attn+gdn", 2, "norm W_Q"), ("mamba", 1, "norm W_Q"))
         for moment in ("official", "epoch-2")
     ]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import TINY, run_py
+from command_line import ATTN, run_py
 
 import mixerlab
 from mixerlab.config.settings import build_task
@@ -14,8 +14,6 @@ from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable
 from mixerlab.tasks.generated import make_split
 from mixerlab.tasks.in_context_recall import InContextRecall
-
-ATTN = ("mixer=attn", "task=icr", *TINY)
 
 # Overrides, and what their message names: the value, and the fix. First what Hydra refuses.
 REFUSED = {

@@ -101,7 +101,6 @@ def test_the_errors_of_a_layer_are_those_of_bfloat16(monkeypatch, capsys, name, 
 
     monkeypatch.setattr(layers, "graph_ms", lambda run: 1.0)
     monkeypatch.setattr(layers, "peer", lambda module: None)
-    torch.manual_seed(0)
     case = layers.layer_case(name, heads, 40, 3, torch.device("cpu"))
     changed = copy.deepcopy(case.ours)
     changed.q_proj.weight.data.neg_()
@@ -115,7 +114,6 @@ def test_the_errors_of_a_layer_are_those_of_bfloat16(monkeypatch, capsys, name, 
 def test_the_errors_of_the_operator_are_those_of_bfloat16(monkeypatch):
     monkeypatch.setattr(layers, "graph_ms", lambda run: 1.0)
     monkeypatch.setattr(layers, "peer", lambda module: None)
-    torch.manual_seed(0)
     case = layers.operator_case(1, 40, 3, torch.device("cpu"))
     (row,) = layers.measure(case._replace(peers={"with a state": lambda *inputs: (case.ours(*inputs), None)}))
     assert 1e-3 < row["peer error"] == row["ours error"] < 0.01

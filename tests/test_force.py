@@ -4,17 +4,16 @@ import json
 import shutil
 
 import pytest
-from command_line import TINY, records, result_of, run_py, stop_at_first_checkpoint
+from command_line import ATTN, records, result_of, run_py, stop_at_first_checkpoint
 
-RUN = ("mixer=attn", "task=icr", *TINY)
-FORCED = (*RUN, "force=true")
+FORCED = (*ATTN, "force=true")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A results folder with the run, finished."""
     results = tmp_path_factory.mktemp("results")
-    assert run_py(*RUN, f"results_dir={results}").code == 0
+    assert run_py(*ATTN, f"results_dir={results}").code == 0
     return results
 
 
@@ -32,7 +31,7 @@ def test_a_training_by_force_that_was_stopped_goes_on(results, trained):
     before = contents(results)
     stop_at_first_checkpoint(results, *FORCED)
     assert contents(results) == before  # which counts
-    assert "1 of them finished" in run_py("-m", *RUN, "dry_run=true", f"results_dir={results}").out
+    assert "1 of them finished" in run_py("-m", *ATTN, "dry_run=true", f"results_dir={results}").out
     again = run_py(*FORCED, f"results_dir={results}")
     assert again.code == 0 and "continuing from" in again.err
     assert result_of(results) == result_of(trained)
@@ -67,7 +66,7 @@ def made_by_other_code(results) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sweep", [(), ("-m",)])
 def test_changed_repeats_what_other_code_made_and_nothing_else(results, sweep):
-    command = (*sweep, *RUN, "force=changed", f"results_dir={results}")
+    command = (*sweep, *ATTN, "force=changed", f"results_dir={results}")
     finished = "1 finished already" if sweep else "is finished: skipped"
     kept = records(results)
     assert finished in "".join(run_py(*command)[1:]) and records(results) == kept

@@ -22,15 +22,13 @@ def config_of(*overrides, config_dir=None):
 
 
 @pytest.fixture
-def project(tmp_path):
+def project(own, tmp_path):
     """The `conf` of a project with a mixer and a hybrid of its own."""
-    folder = tmp_path / "conf" / "mixer"
-    folder.mkdir(parents=True)
     (tmp_path / "mine_of_hybrids.py").write_text(MINE)
     mine = "defaults: [attn, _self_]\nname: mine\n_target_: mine_of_hybrids.Mine\nrope_base: ${model.d_model}\n"
-    (folder / "mine.yaml").write_text(mine)
+    own("mixer/mine", mine)
     options = "options: {0: {num_heads: 4}, 1: {d_conv: 2}}"
-    (folder / "striped.yaml").write_text(f"defaults: [hybrid, _self_]\nname: striped\nlayers: [mine, gdn]\n{options}\n")
+    own("mixer/striped", f"defaults: [hybrid, _self_]\nname: striped\nlayers: [mine, gdn]\n{options}\n")
     return tmp_path / "conf"
 
 

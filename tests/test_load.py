@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from command_line import TINY, records
+from command_line import ATTN, TINY, records
 
 import mixerlab
 from mixerlab.config.compose import compose
@@ -15,7 +15,6 @@ from mixerlab.train import run_state
 from mixerlab.training.metrics import batch_scores, means_of
 from mixerlab.training.weights import pack, unpack
 
-ATTN = ("mixer=attn", "task=icr", *TINY)
 RATES = "optimizer.lr=[0.001,0.01,0.003]"  # the second is the best
 
 
@@ -125,14 +124,8 @@ def narrow(state, said):
 USELESS = {
     "garbage": (lambda path: path.write_bytes(b"\x80\x04cos\nsystem\n."), "it is no weights file of mixerlab"),
     "another replica's": (packed_again(lambda state, said: said.update(replica=0)), "it is of replica 0, not 1"),
-    "another training's": (
-        packed_again(lambda state, said: said.update(rows_sha256="0")),
-        "it is of another training",
-    ),
-    "incomplete": (
-        packed_again(lambda state, said: state.pop("norm.weight")),
-        "it has no norm.weight, which",
-    ),
+    "another training's": (packed_again(lambda state, said: said.update(rows_sha256="0")), "it is of another training"),
+    "incomplete": (packed_again(lambda state, said: state.pop("norm.weight")), "it has no norm.weight, which"),
     "another shape": (packed_again(narrow), "its embedding.weight has shape [8, 15], and the model's [8, 16]"),
 }
 

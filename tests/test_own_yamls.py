@@ -187,17 +187,11 @@ def test_a_module_in_a_yaml_takes_the_width_of_the_model(own, tmp_path):
     assert model.blocks[0].mixer.gate.in_features == 16
 
 
-def test_values_are_compared_with_annotations(mine, tmp_path):
+def test_values_are_compared_with_annotations(mine):
     keys = "dims: null\nrates: []\ntable: null\norder: 1\nplain: [1, [2]]\n"
     project = {"config_dir": mine("Annotated", keys)[1]}
-    for fine in (
-        "mixer.plain=[0,[1]]",
-        "mixer.dims=[1,2]",
-        "mixer.rates=[1,0.5]",
-        "mixer.table={a: 1}",
-        "mixer.order=2",
-    ):
-        mixerlab.build_model("mixer=mine", "task=icr", fine, **project)
+    for fine in ("plain=[0,[1]]", "dims=[1,2]", "rates=[1,0.5]", "table={a: 1}", "order=2"):
+        mixerlab.build_model("mixer=mine", "task=icr", f"mixer.{fine}", **project)
     for wrong, wanted in (
         ("mixer.dims=3", "a list or null"),
         ("mixer.order=true", "one of 1, 2"),

@@ -6,8 +6,6 @@ import pytest
 from command_line import ROOT, records, run_py
 from omegaconf import OmegaConf
 
-from mixerlab.config.postponed import postponed
-
 
 def dry_run(*overrides, results_dir):
     """(mixer, task, setting and what else tells it apart) of the cells that a sweep would run, and the other lines."""
@@ -60,11 +58,3 @@ def test_a_dry_run_tells_its_runs_apart_by_the_swept_keys(tmp_path):
     assert lines[-1] == "6 runs, 0 of them finished"
     cells, _ = dry_run("mixer=attn", "task=icr", "task.seq_len=64,96", results_dir=tmp_path)
     assert [name for _, _, name in cells] == ["seq_len=64", "seq_len=96"]
-
-
-def test_a_key_that_not_all_cells_have_is_left_to_them():
-    """Beside what is no override: options and their values."""
-    arguments = ["--config-dir", "/a/conf", "-m", "mixer=hybrid,attn", "mixer.layers=[attn,gdn]", "task.seq_len=8"]
-    arguments += ["task=icr", "mixer.backend=null"]  # Hydra has no choice of null
-    left = {"mixer.layers=[attn,gdn]": "mixer.layers=choice([attn,gdn])", "task.seq_len=8": "task.seq_len=choice(8)"}
-    assert postponed(arguments) == [left.get(argument, argument) for argument in arguments]

@@ -1,7 +1,6 @@
 """The wheel: what it holds, and that it works where there is nothing but it and its dependencies."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import ROOT, TINY, records
+from test_readme import write_files
 
 NOT_PACKAGED = {"tests", "results"}  # folders at the root
 
@@ -119,13 +119,7 @@ def execute(environment, tmp_path):
 @pytest.fixture
 def own_project(tmp_path):
     """The files of a project of one's own that the READMEs show, in the folder where programs run."""
-    pages = "\n".join((ROOT / page).read_text() for page in ("README.md", "mixers/README.md", "tasks/README.md"))
-    for text in re.findall(r"^```(?:python|yaml)\n(.*?)^```", pages, flags=re.DOTALL | re.MULTILINE):
-        if re.match(r"# \S+\.(py|yaml)\n", text):
-            path = tmp_path / text.splitlines()[0].removeprefix("# ")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-    assert {path.stem for path in tmp_path.glob("conf/*/*.yaml")} >= {"ema", "delay"}
+    write_files(tmp_path)
 
 
 def rows_of(folder):

@@ -107,13 +107,7 @@ def test_a_constructor_gets_its_place_if_it_asks(own):
 def test_blocks_may_share_one_mixer():
     model = mixerlab.build_model("mixer=attn", "model.shared_mixer=true", *TINY)
     assert model.blocks[0].mixer is model.blocks[1].mixer and model.blocks[0].mlp is not model.blocks[1].mlp
-    hybrid = [
-        "mixer=hybrid",
-        "mixer.layers=[attn,gdn]",
-        "model.n_layers=4",
-        "model.d_model=32",
-        "model.shared_mixer=true",
-    ]
+    hybrid = ("mixer=hybrid", "mixer.layers=[attn,gdn]", "model.n_layers=4", "model.shared_mixer=true")
     blocks = mixerlab.build_model(*hybrid, *TINY).blocks
     assert [blocks[i].mixer is blocks[j].mixer for i, j in ((0, 2), (1, 3), (0, 1))] == [True, True, False]
 

@@ -47,10 +47,7 @@ def relative_errors(got, expected) -> dict[str, tuple[float, float]]:
     errors = {}
     for name, x, y in zip(NAMES, got, expected, strict=True):
         difference = x.double() - y
-        errors[name] = (
-            (difference.norm() / y.norm()).item(),
-            (difference.abs().max() / y.abs().max()).item(),
-        )
+        errors[name] = ((difference.norm() / y.norm()).item(), (difference.abs().max() / y.abs().max()).item())
     return errors
 
 

@@ -17,14 +17,7 @@ from fused_cases import (
     traced_as_they_run,
 )
 
-from mixerlab.kernels.fused import (
-    add_rms_norm,
-    embedding,
-    gated_rms_norm,
-    rms_norm,
-    swiglu,
-    swiglu_packed,
-)
+from mixerlab.kernels.fused import add_rms_norm, embedding, gated_rms_norm, rms_norm, swiglu, swiglu_packed
 
 
 def plain_add_norm(x, y, weight):

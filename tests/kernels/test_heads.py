@@ -5,17 +5,7 @@ from functools import partial
 import pytest
 import torch
 from formulas import EPS, of_length_one, plain_norm, rotary
-from fused_cases import (
-    BACKENDS,
-    BFLOAT16,
-    check,
-    check_close,
-    check_replicas,
-    double,
-    draw,
-    run,
-    same_bits_and_close,
-)
+from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits_and_close
 
 from mixerlab.kernels.fused import Form, Part, norm_heads, rotary_heads, split_heads
 from mixerlab.kernels.fused.heads import triton_kernels

@@ -34,13 +34,7 @@ def test_every_shape(length, head_dim, dtype, device):
 @every_dtype
 @pytest.mark.parametrize(
     "length, window",
-    [
-        (70, 2),
-        (70, 33),
-        (100, 32),
-        (70, 2**31 - 1),
-        *(pytest.param(300, w, marks=gpu) for w in (3, 64, 190)),
-    ],
+    [(70, 2), (70, 33), (100, 32), (70, 2**31 - 1), *(pytest.param(300, w, marks=gpu) for w in (3, 64, 190))],
 )
 def test_window(length, window, dtype, device):
     tensors = draw(length, 16, heads=1, kv_heads=1, batch=1 if dtype == FP32 else 8, dtype=dtype, device=device)
@@ -53,11 +47,7 @@ def test_window(length, window, dtype, device):
 @every_dtype
 @pytest.mark.parametrize(
     "length, kv_heads, options",
-    [
-        (40, 1, {}),
-        (70, 2, {"scale": -0.3}),
-        pytest.param(200, 1, {"scale": 0.5}, marks=gpu),
-    ],
+    [(40, 1, {}), (70, 2, {"scale": -0.3}), pytest.param(200, 1, {"scale": 0.5}, marks=gpu)],
 )
 def test_shared_key_heads_and_options(length, kv_heads, options, dtype, device):
     tensors = draw(length, 16, kv_heads=kv_heads, batch=1, dtype=dtype, device=device)

@@ -16,7 +16,6 @@ PROBE = {"linear": "q", "affine_linear": "r"}
 
 def twins(*names_and_options):
     """Mixers in float64 with the same random weights in layers of one name, and an input."""
-    torch.manual_seed(0)
     mixers, shared = [], {}
     for name, options in names_and_options:
         mixer = mixer_of(name, WIDTH, **options).double()

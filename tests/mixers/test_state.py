@@ -63,17 +63,12 @@ def in_pieces(mixer, x, lengths, dtype=torch.float32):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
-def test_token_by_token_is_forward(name, options):
+def test_token_by_token_is_forward_and_the_state_is_of_state_size(name, options):
     mixer, x = noisy(mixer_of(name, WIDTH, **options)).double(), torch.randn(2, LENGTH, WIDTH, dtype=torch.float64)
     expected = mixer(x).detach()
     for lengths in ((), (0,), (1,), (13,), (5, 10), (LENGTH,)):
         found, _ = in_pieces(mixer, x, lengths, torch.float64)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize(("name", "options"), OPTIONS)
-def test_state_size_is_the_size_of_the_state(name, options):
-    mixer = mixer_of(name, WIDTH, **options)
     for length in (1, 9):
         state = mixer.init_state(2, length, CPU, torch.float32)
         assert sum(x.numel() for x in state.values() if x.is_floating_point()) == 2 * mixer.state_size(length)

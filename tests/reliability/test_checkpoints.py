@@ -1,12 +1,6 @@
 """A checkpoint that cannot be used costs its epochs."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-
 from tiny_training import checkpoint_of, fit
 
 from mixerlab.training.callbacks import CheckpointFiles

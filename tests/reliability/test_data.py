@@ -5,9 +5,10 @@ import shutil
 import numpy as np
 import pytest
 from command_line import TINY
-from hydra import compose, initialize_config_module
 from task_contract import save_split
 
+import mixerlab
+from mixerlab.config.compose import compose
 from mixerlab.config.settings import build_task
 from mixerlab.config.values import checked
 from mixerlab.records.identity import run_id
@@ -15,23 +16,15 @@ from mixerlab.records.schema import labels_of_replicas
 from mixerlab.tasks.base import SPLITS
 from mixerlab.tasks.data import dataset_folder, load_or_generate
 from mixerlab.tasks.generated import make_split
-from mixerlab.train import run
 
 # Long rows of a large vocabulary: none is drawn twice by chance.
-SIZES = ("task.vocab_size=64", "task.seq_len=32", *TINY[2:])
-TASK = [override for override in SIZES if override.startswith("task.")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def hydra():
-    with initialize_config_module("mixerlab.conf", version_base="1.3"):
-        yield
+CMP = ("mixer=attn", "task=cmp", "task.vocab_size=64", "task.seq_len=32", *TINY[2:])
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
-    task = build_task(compose("config", ["task=cmp", *TASK]).task)
+    task = build_task(compose(*CMP).task)
     for split in SPLITS:
         save_split(make_split(task, split), folder / dataset_folder(task), split)
     return folder
@@ -43,14 +36,8 @@ def copy(saved, tmp_path):
 
 
 def config_of(data_dir, *more):
-    cfg = compose("config", ["mixer=attn", "task=cmp", *SIZES, f"task.data_dir={data_dir}", *more])
-    task, config, _ = checked(cfg)
+    task, config, _ = checked(compose(*CMP, f"task.data_dir={data_dir}", *more))
     return task, config
-
-
-def split_of(folder, split, name="inputs"):
-    (path,) = folder.glob(f"t-*/{split}/{name}.npy")
-    return path
 
 
 def test_the_same_data_elsewhere_are_the_same_run(saved, copy):
@@ -63,19 +50,17 @@ def test_the_same_data_elsewhere_are_the_same_run(saved, copy):
 
 
 def test_other_data_are_another_run(saved, copy):
-    path = split_of(copy, "train")
-    rows = np.load(path)
-    np.save(path, rows[::-1])
+    (path,) = copy.glob("t-*/train/inputs.npy")
+    np.save(path, np.load(path)[::-1])
     assert run_id(config_of(saved)[1]) != run_id(config_of(copy)[1])
 
 
 def test_val_rows_that_are_test_rows_are_refused_unless_allowed(copy, tmp_path):
-    for name in ("inputs", "targets"):
-        shutil.copyfile(split_of(copy, "test", name), split_of(copy, "val", name))
+    (test,) = copy.glob("t-*/test")
+    shutil.copytree(test, test.with_name("val"), dirs_exist_ok=True)
     results = tmp_path / "results"
-    overrides = ["mixer=attn", "task=cmp", *SIZES, f"task.data_dir={copy}", f"results_dir={results}"]
     with pytest.raises(ValueError, match=r"test rows begin as those of val: .*task.allow_shared_rows=true"):
-        run(compose("config", overrides))
+        mixerlab.run(*CMP, f"task.data_dir={copy}", f"results_dir={results}")
     assert not results.exists()
     task, config = config_of(copy, "task.allow_shared_rows=true")
     assert len(load_or_generate(task, copy, allow_shared_rows=True)["val"][0]) == 16

@@ -11,7 +11,7 @@ import pandas as pd
 
 from mixerlab.records.files import read_config, run_folder, write_config, write_metrics, write_record
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import ACCURACY, Record, Score, labels_of_replicas
+from mixerlab.records.schema import ACCURACY, Record, Score, labels_of_replicas, result_columns
 
 GRID = (5e-4, 1e-3, 5e-3)
 BASELINES = {
@@ -68,38 +68,19 @@ def config(
 
 def row(labels: dict, accuracy: float | str, val_accuracy: float | None = None) -> dict:
     """A row with this accuracy under both selections, or with a status (diverged, failed) and no score."""
+    nothing = dict.fromkeys(result_columns())
     if isinstance(accuracy, str):
-        error = "out of memory" if accuracy == "failed" else None
-        scores = dict.fromkeys(("official_accuracy", "clean_accuracy", "clean_val_accuracy"))
-        return labels | _NOTHING | scores | {"status": accuracy, "error": error}
+        return labels | nothing | {"status": accuracy, "error": "out of memory" if accuracy == "failed" else None}
     val_accuracy = accuracy if val_accuracy is None else val_accuracy
-    return labels | {
-        "status": "finished",
-        "error": None,
-        "num_params": 407_184,
-        "state_size": 1024,
-        "steps": 6000,
-        "official_epoch": 50,
-        "official_accuracy": accuracy,
-        "official_token_accuracy": accuracy,
-        "official_loss": 1.0 - accuracy,
-        "clean_epoch": 51,
-        "clean_accuracy": accuracy,
-        "clean_token_accuracy": accuracy,
-        "clean_loss": 1.0 - accuracy,
-        "clean_val_accuracy": val_accuracy,
-        "clean_val_loss": 1.0 - val_accuracy,
-        "val_accuracy": val_accuracy,
-        "test_accuracy": accuracy,
-        "steps_to_90": 3000 if accuracy >= 0.9 else None,
-        "chance": None,
-        "train_loss": 0.5,
-        "val_loss": 1.0 - val_accuracy,
-        "test_loss": 1.0 - accuracy,
-    }
-
-
-_NOTHING = {key: None for key in row({}, 0.0)}
+    counts = {"num_params": 407_184, "state_size": 1024, "steps": 6000, "official_epoch": 50, "clean_epoch": 51}
+    counts["steps_to_90"] = 3000 if accuracy >= 0.9 else None
+    scores = {"clean_val_accuracy": val_accuracy, "val_accuracy": val_accuracy, "test_accuracy": accuracy}
+    losses = {"train_loss": 0.5, "clean_val_loss": 1.0 - val_accuracy, "val_loss": 1.0 - val_accuracy}
+    losses["test_loss"] = 1.0 - accuracy
+    for selection in ("official", "clean"):
+        scores |= dict.fromkeys((f"{selection}_accuracy", f"{selection}_token_accuracy"), accuracy)
+        losses[f"{selection}_loss"] = 1.0 - accuracy
+    return labels | nothing | {"status": "finished"} | counts | scores | losses
 
 
 def record(config: dict, scores: Sequence[float | str | tuple[float, float]]) -> Record:

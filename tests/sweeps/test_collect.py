@@ -132,19 +132,11 @@ def test_what_runs_took(tmp_path):
     assert second.startswith("| icr  | baseline | mamba") and third.startswith("| ncr  | baseline | attn")
 
 
-def test_cpus_on_which_numbers_depend_are_told_apart(tmp_path):
-    for mixer, threads in (("attn", 1), ("gdn", 4)):
-        told = {"threads": threads, "instruction_set": "AVX2"}
-        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, provenance=told)
-    (note,) = notes_of(spread_out(collect(tmp_path)))
-    assert note == "The mixers differ in more than the mixer: threads (1: attn; 4: gdn)."
-
-
 def test_what_sees_the_future_is_told_also_where_all_mixers_may(tmp_path):
     for mixer, sees in (("attn", False), ("gdn", True)):
         changed = {"model.may_see_future": True}
         fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, changed=changed, provenance={"sees_future": sees})
-    (note,) = notes_of(spread_out(collect(tmp_path)))
+    (note,) = notes(tmp_path)
     assert "sees the future" in note and note.endswith(": gdn.")
 
 
@@ -152,7 +144,7 @@ def test_grids_of_other_sizes_are_told(tmp_path):
     for mixer, grids in (("attn", (3, 2)), ("gdn", (3, 3))):
         for task, rates in zip(("icr", "mem"), grids, strict=True):
             fakes.add_run(tmp_path, [0.5] * rates, mixer=mixer, task=task, lr=[5e-3, 1e-3, 5e-4][:rates])
-    (note,) = notes_of(spread_out(collect(tmp_path)))
+    (note,) = notes(tmp_path)
     assert note == "The mixers differ in more than the mixer: learning rates tried (2 to 3: attn; 3: gdn)."
 
 
@@ -173,16 +165,17 @@ def test_other_data_are_other_rows(tmp_path, key, value, shown):
 
 
 @pytest.mark.parametrize(
-    ("key", "of_attn", "of_gdn", "told"),
+    ("place", "key", "of_attn", "of_gdn", "told"),
     [
-        ("trainer.eval_every", 50, None, "50: attn; null: gdn"),  # more checkpoints to choose from
-        ("model.may_see_future", True, False, "true: attn; false: gdn"),
+        ("changed", "trainer.eval_every", 50, None, "50: attn; null: gdn"),  # more checkpoints to choose from
+        ("changed", "model.may_see_future", True, False, "true: attn; false: gdn"),
+        ("provenance", "threads", 1, 4, "1: attn; 4: gdn"),  # on which numbers depend
     ],
 )
-def test_what_mixers_do_not_share_is_told(tmp_path, key, of_attn, of_gdn, told):
+def test_what_mixers_do_not_share_is_told(tmp_path, place, key, of_attn, of_gdn, told):
     for mixer, value in (("attn", of_attn), ("gdn", of_gdn)):
-        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, changed={key: value})
-    assert notes_of(spread_out(collect(tmp_path))) == [f"The mixers differ in more than the mixer: {key} ({told})."]
+        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, **{place: {key: value}})
+    assert notes(tmp_path) == [f"The mixers differ in more than the mixer: {key} ({told})."]
 
 
 def test_mixers_are_compared_task_by_task(tmp_path):

@@ -12,14 +12,7 @@ import pytest
 import mixerlab
 from mixerlab.records import code_version as code_versions
 from mixerlab.records.code_version import COMPUTING, code_version
-from mixerlab.records.files import (
-    is_finished,
-    read_config,
-    read_record,
-    run_folder,
-    write_config,
-    write_record,
-)
+from mixerlab.records.files import is_finished, read_config, read_record, run_folder, write_config, write_record
 from mixerlab.records.identity import run_id
 from mixerlab.records.provenance import shell_command
 

@@ -95,14 +95,9 @@ def test_options_choose_what_is_shown(results, capsys):
     wide = reported(capsys, results, "--where", "model.d_model=128", "task.name=icr")
     assert table_of(wide) == [["task", "attn", "gdn"], ["icr", "0.700", "0.800"]]
     assert table_of(reported(capsys, results, "--by", "mixer", "--where", "task=icr"))[1] == ["icr", "0.700", "0.825"]
-    for wrong in (
-        ["--where", "mixer=mesa"],
-        ["--where", "model.d_model=7"],
-        ["--by", "model.d_modl"],
-        ["--width", "397"],
-    ):
-        with pytest.raises(ValueError, match=wrong[1].split("=")[-1]):
-            reports.main([str(results), *wrong])
+    for wrong in ("--where mixer=mesa", "--where model.d_model=7", "--by model.d_modl", "--width 397"):
+        with pytest.raises(ValueError, match=wrong.replace("=", " ").split()[-1]):
+            reports.main([str(results), *wrong.split()])
 
 
 def test_the_runs_of_one_sweep_with_missing_ones_and_no_others(results, capsys):
@@ -144,12 +139,7 @@ def test_what_has_no_part_in_means(results, capsys):
         sizes = {"data_seed": len(setting)}
         fakes.add_run(results, [0.0, score, 0.0], mixer="gdn", task=task, setting=setting, **sizes)
     text = reported(capsys, results)
-    assert [row[::2] for row in table_of(text)] == [
-        ["task", "gdn"],
-        ["icr", "0.800"],
-        ["mem", "0.400"],
-        ["Avg", "0.600"],
-    ]
+    assert [row[::2] for row in table_of(text)[1:]] == [["icr", "0.800"], ["mem", "0.400"], ["Avg", "0.600"]]
     assert [row[1] for row in table_of(text, "challenge")] == ["setting", "256-512", "1024-2048"]
     assert "tested at another length" in text and "own sizes" in text
     settings = (results / "report/official/settings.md").read_text()

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from every_mixer import CONF
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from task_contract import changed
 
+from mixerlab.config.compose import compose
 from mixerlab.config.settings import build_task
 from mixerlab.tasks.base import Task
 
@@ -25,8 +25,7 @@ _NAME_OF_CODE = {"CR": "icr", "NR": "ncr", "FR": "fcr", "M": "mem", "C": "cmp", 
 
 @cache
 def _composed(name: str) -> DictConfig:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(overrides=[f"+task={name}"]).task
+    return compose(f"task={name}").task
 
 
 def task_config(name: str, **changes) -> DictConfig:
@@ -50,11 +49,8 @@ class Golden:
     @property
     def task(self) -> Task:
         name = _NAME_OF_CODE[self.manifest["task_shorthand"]]
-        given = {
-            **self.manifest,
-            "num_train_examples": self.manifest["n_train"],
-            "num_test_examples": self.manifest["n_test"],
-        }
+        sizes = {"num_train_examples": self.manifest["n_train"], "num_test_examples": self.manifest["n_test"]}
+        given = self.manifest | sizes
         return make_task(name, **{key: given[key] for key in task_config(name) if key in given and key != "name"})
 
     def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:

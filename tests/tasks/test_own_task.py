@@ -31,20 +31,13 @@ class Own(Task):
             raise TaskRuleError("targets", int(np.argmax(wrong)), "the target is the input")
 
 
-def own(rows, **sizes):
+def own(rows=Own.generate_rows, **sizes):
     """A task with `rows(task, num_rows, rng, split)` as its `generate_rows`."""
     return type("Mine", (Own,), {"generate_rows": rows})(**SIZES | sizes)
 
 
-def good(task, num_rows, rng, split):
-    return Own.generate_rows(task, num_rows, rng, split)
-
-
 def changed(change):
-    def rows(task, num_rows, rng, split):
-        return change(*good(task, num_rows, rng, split))
-
-    return rows
+    return lambda *arguments: change(*Own.generate_rows(*arguments))
 
 
 def one_row_wrong(inputs, targets):
@@ -83,7 +76,7 @@ def test_wrong_rows_are_refused(rows, message):
 
 
 def fixed_seed(task, num_rows, rng, split):
-    return good(task, num_rows, np.random.default_rng(0), split)
+    return Own.generate_rows(task, num_rows, np.random.default_rng(0), split)
 
 
 def test_splits_that_repeat_each_other_are_refused():
@@ -95,10 +88,10 @@ def test_splits_that_repeat_each_other_are_refused():
 
 def test_rows_may_be_shared_by_chance():
     """In a small space of rows every val row is in train, also if the splits are tiny or all rows are one."""
-    load_or_generate(own(good, vocab_size=2, seq_len=5))
+    load_or_generate(own(vocab_size=2, seq_len=5))
     for sizes in (dict(vocab_size=1), dict(vocab_size=2, seq_len=1), dict(vocab_size=4, seq_len=4)):
         for count in (1, 3, 32, 300):
-            load_or_generate(own(good, num_train_examples=count, num_val_examples=count, **sizes))
+            load_or_generate(own(num_train_examples=count, num_val_examples=count, **sizes))
 
 
 TASK = """

@@ -5,14 +5,7 @@ from functools import partial
 import pytest
 import torch
 from every_mixer import mixer_of
-from stateful_mixers import (
-    REFUSED,
-    NormedAndDropped,
-    Recurrent,
-    Wrong,
-    line_of,
-    model_with,
-)
+from stateful_mixers import REFUSED, NormedAndDropped, Recurrent, Wrong, line_of, model_with
 from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results
 
 from mixerlab.models.language_model import LanguageModel
@@ -26,7 +19,7 @@ from mixerlab.training.steps import PopulationSteps
 
 
 @pytest.mark.parametrize("mixer", REFUSED)
-def test_what_vmap_refuses_trains_in_a_loop(tmp_path, mixer, caplog):
+def test_what_vmap_refuses_trains_in_a_loop(tmp_path, mixer):
     together = fit(THREE, tmp_path, build=model_with(mixer), epochs=2)
     (note,) = together.notes
     assert note.startswith("replicas compute one after another (vmap refuses the model: RuntimeError: ")

@@ -17,7 +17,7 @@ from stateful_mixers import REFUSED, Dropped, Normed, NormedAndDropped, model_wi
 from tiny_training import LENGTH, THREE, VOCAB, assert_same_results, fit, replica_results, splits
 from torch import nn
 
-from mixerlab.mixers.base import SequenceMixer
+from mixerlab.mixers.wrapped import Wrapped
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import capture, datamodule
@@ -271,17 +271,6 @@ def test_replicas_in_a_captured_loop_have_their_own_random_numbers_and_runs_shar
     assert fit(THREE, tmp_path, graph_key="dropped", **settings).metrics.equals(together.metrics)
 
 
-class Wrapped(SequenceMixer):
-    """A layer of fla, which returns a tuple with its output in front."""
-
-    def __init__(self, name, **options):
-        super().__init__()
-        self.layer = getattr(importlib.import_module("fla.layers"), name)(**options)
-
-    def forward(self, x):
-        return self.layer(x)[0]
-
-
 FLA = {
     "GatedLinearAttention": {"hidden_size": 64, "num_heads": 2},
     "RWKV7Attention": {"hidden_size": 64, "head_dim": 32, "layer_idx": 0, "num_hidden_layers": 2},
@@ -296,8 +285,10 @@ def test_a_layer_of_fla_trains(tmp_path, name, monkeypatch):
     autotuner = importlib.import_module("triton.runtime.autotuner").Autotuner
     monkeypatch.setattr(autotuner, "prune_configs", lambda self, kwargs: self.configs[:1])
 
+    layer = getattr(importlib.import_module("fla.layers"), name)
+
     def build():
-        return LanguageModel(VOCAB, 64, n_layers=2, make_mixer=lambda: Wrapped(name, **FLA[name]))
+        return LanguageModel(VOCAB, 64, n_layers=2, make_mixer=lambda: Wrapped(layer(**FLA[name]), state=64))
 
     result = fit(THREE, tmp_path, data=splits(train=80), build=build, **on_gpu | {"epochs": 60})
     assert result.notes[0].startswith("replicas compute one after another")

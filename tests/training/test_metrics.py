@@ -8,14 +8,7 @@ import torch
 import torch.nn.functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from mixerlab.training.metrics import (
-    IGNORE_INDEX,
-    batch_scores,
-    class_counts,
-    macro_accuracy,
-    means_of,
-    summarise,
-)
+from mixerlab.training.metrics import IGNORE_INDEX, batch_scores, class_counts, macro_accuracy, means_of, summarise
 
 REPLICAS, ROWS, LENGTH, VOCAB = 3, 6, 9, 11
 

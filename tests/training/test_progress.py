@@ -1,38 +1,23 @@
 """The progress bar: one step per trained epoch, and at the end the accuracies of the last epoch."""
 
+from unittest import mock
+
 from tiny_training import fit, splits
 
 from mixerlab.records import text
 from mixerlab.training import callbacks
 
 
-class Bar:
-    def __init__(self, **options):
-        self.total, self.count, self.shown, self.closed = options["total"], options["initial"], None, False
-        bars.append(self)
-
-    def update(self):
-        self.count += 1
-
-    def set_postfix_str(self, text):
-        self.shown = text
-
-    def close(self):
-        self.closed = True
-
-
-bars: list[Bar] = []
-
-
 def test_the_bar_ends_with_the_last_epoch(tmp_path, monkeypatch):
-    monkeypatch.setattr(callbacks, "tqdm", Bar)
     monkeypatch.setattr(callbacks, "is_terminal", lambda: True)
     for name, epochs, stops in (("full", 3, False), ("early", 12, True)):
+        monkeypatch.setattr(callbacks, "tqdm", tqdm := mock.Mock())
         result = fit([(2e-2, 0)], tmp_path / name, data=splits(), epochs=epochs, stop_when_perfect=stops, progress=True)
-        bar, trained = bars[-1], len(result.metrics)
-        assert bar.closed and bar.total == epochs and bar.count == trained
+        trained, options, bar = len(result.metrics), tqdm.call_args.kwargs, tqdm.return_value
         assert (trained < epochs) == stops
-        assert bar.shown == f"val accuracy {result.metrics['val_accuracy'].iloc[-1]:.3f}"
+        assert (options["total"], options["initial"] + bar.update.call_count) == (epochs, trained)
+        bar.set_postfix_str.assert_called_with(f"val accuracy {result.metrics['val_accuracy'].iloc[-1]:.3f}")
+        bar.close.assert_called()
 
 
 def test_how_long_it_will_take_is_said_once(tmp_path, monkeypatch, caplog):

@@ -4,19 +4,16 @@ import math
 
 import numpy as np
 import pytest
-import test_graphs
 import torch
 import torch.nn.functional as F
-from command_line import TINY, records, run_py
+from command_line import ATTN, records, run_py
 from tiny_training import LENGTH, VOCAB, build_model, fit, splits
 
 from mixerlab.training import fit as story
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.metrics import IGNORE_INDEX
 
-on_a_cpu = test_graphs.on_a_cpu
 TWO = [(5e-3, 0), (1e-3, 1)]
-ICR = ("mixer=attn", "task=icr", *TINY)
 
 
 def with_test_rows_of(length):
@@ -59,8 +56,8 @@ def test_a_graph_scores_longer_rows_as_launched_steps_do(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_run_says_its_test_length_and_is_another_run(tmp_path):
     """Training and validation do not see it."""
-    shorter = run_py(*ICR, f"results_dir={tmp_path}")
-    longer = run_py(*ICR, "task.test_seq_len=48", f"results_dir={tmp_path}")
+    shorter = run_py(*ATTN, f"results_dir={tmp_path}")
+    longer = run_py(*ATTN, "task.test_seq_len=48", f"results_dir={tmp_path}")
     assert shorter.code == longer.code == 0, longer.err
     found = {"test_seq_len=48" in r["rows"][0]["setting"]: r["rows"] for r in records(tmp_path).values()}
     assert set(found) == {False, True} and found[True][0]["setting"] in longer.out
@@ -68,7 +65,7 @@ def test_a_run_says_its_test_length_and_is_another_run(tmp_path):
         for key in ("train_loss", "val_loss", "val_accuracy", "clean_val_accuracy", "clean_epoch", "state_size"):
             assert before[key] == after[key]
         assert before["test_loss"] != after["test_loss"] and math.isfinite(after["test_loss"])
-    again = run_py(*ICR, "task.test_seq_len=16", f"results_dir={tmp_path}")  # the length of the others: the first run
+    again = run_py(*ATTN, "task.test_seq_len=16", f"results_dir={tmp_path}")  # the length of the others: the first run
     assert again.code == 0 and len(records(tmp_path)) == 2
 
 
@@ -86,7 +83,6 @@ class Limited(Attention):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("task=cmp", "task.test_seq_len=64"), "task.test_seq_len=64: an auto-encoder rebuilds"),
         (("task.test_seq_len=33",), "task.test_seq_len=33: of the test rows, task.seq_len=33: must be even"),
         (("mixer._target_=limited.Limited", "task.test_seq_len=48"), "mixer=attn: at most 40 tokens, not 47"),
     ],
@@ -94,5 +90,5 @@ class Limited(Attention):
 def test_a_length_that_cannot_be_is_refused_before_training(tmp_path, monkeypatch, overrides, message):
     (tmp_path / "limited.py").write_text(LIMITED)
     monkeypatch.syspath_prepend(tmp_path)
-    outcome = run_py(*ICR, *overrides, f"results_dir={tmp_path / 'results'}")
+    outcome = run_py(*ATTN, *overrides, f"results_dir={tmp_path / 'results'}")
     assert outcome.code == 1 and message in outcome.err and not (tmp_path / "results").exists()

@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 import pytest
 import torch
-from command_line import TINY, result_of, run_py
+from command_line import ATTN, result_of, run_py
 from test_optimizers import Parts
 from tiny_training import THREE, fit
 
@@ -154,15 +154,12 @@ def test_what_needs_more_than_gradients_is_refused_by_name(optimizer, message):
         check_optimizer(json.dumps([optimizer, schedule]), "")
 
 
-ICR = ("mixer=attn", "task=icr", *TINY)
-
-
 def test_a_run_is_told_by_the_classes_inside_it(tmp_path):
     parts = (
         "optimizer.matrices={_target_: torch.optim.Muon, ns_steps: 3}",
         "optimizer.others={_target_: torch.optim.SGD}",
     )
-    outcome = run_py(*ICR, "optimizer=torch", *parts, f"results_dir={tmp_path}")
+    outcome = run_py(*ATTN, "optimizer=torch", *parts, f"results_dir={tmp_path}")
     assert outcome.code == 0, outcome.err
     record, _ = result_of(tmp_path)
     assert {row["status"] for row in record["rows"]} == {"finished"}
@@ -194,7 +191,7 @@ def test_published_optimizers_train(tmp_path, name, monkeypatch):
         monkeypatch.setattr("heavyball.utils.compile_mode", None)  # it would compile for a minute
     chosen = ["optimizer=torch", f"optimizer.all={{_target_: {name}}}"] if "." in name else [f"optimizer={name}"]
     options = *chosen, f"optimizer.lr={PACKAGES[name]}", "trainer.epochs=10"
-    outcome = run_py(*ICR, *options, "trainer.checkpoint_every=1000", f"results_dir={tmp_path}")
+    outcome = run_py(*ATTN, *options, "trainer.checkpoint_every=1000", f"results_dir={tmp_path}")
     assert outcome.code == 0, outcome.err
     _, metrics = result_of(tmp_path)
     losses = pd.read_csv(io.BytesIO(metrics))["train_loss"].tolist()
