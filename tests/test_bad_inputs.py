@@ -50,7 +50,7 @@ UNFIT = {
     "trainer.epochs=2.5": ("trainer.epochs=2.5", "a whole number"),
     "trainer.epochs=0": ("trainer.epochs=0", "at least 1"),
     "trainer.epochs=1000000 trainer.batch_size=2": ("trainer.epochs=1000000", "at most 16777216"),
-    "mixer.num_heads=???": ("mixer.num_heads", "Missing"),
+    "mixer.num_heads=???": ("mixer.num_heads", "no value"),
     "mixer.num_heads=${nothing}": ("mixer.num_heads", "nothing"),
     "mixer=parallax mixer.backend=cuda": ("'cuda'", "auto"),
     "optimizer.betas=[0.9]": ("optimizer.betas=[0.9]", "two numbers"),
