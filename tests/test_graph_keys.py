@@ -29,6 +29,7 @@ def graph_key(*overrides, code=None):
     return capture.graph_key(config, code or CODE, sizes, task.num_examples("train"), read)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -47,6 +48,7 @@ def test_runs_that_differ_in_values_alone_share_graphs(overrides):
     assert graph_key(*overrides) == graph_key()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "override",
     [

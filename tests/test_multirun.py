@@ -32,6 +32,7 @@ def test_a_sweep_ends_in_tables_and_figures(tmp_path):
     assert list(report.rglob("*.png"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "grid",
     [

@@ -74,6 +74,7 @@ def test_whether_mad_predicts_text(copied, tmp_path):
     assert found["ncr"] == "all alike"
 
 
+@pytest.mark.slow
 def test_a_bootstrap_with_draws_that_have_no_correlation_gives_no_interval(copied):
     """Of one mixer that is weak and eleven alike: some draws are without the weak one."""
     correlation = import_module("makers.prediction").correlation

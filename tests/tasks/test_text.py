@@ -168,6 +168,7 @@ def test_epochs_are_passes_without_tokens(file, tmp_path):
     assert row["epochs"] == 2 and row["steps"] == 2 * math.ceil(task_of(file).num_examples("train") / 256)
 
 
+@pytest.mark.slow
 def test_it_trains_as_a_plain_loop_does(file, tmp_path):
     """Two passes and a part of the third, evaluated at other steps than their ends; gradients in two parts.
 
