@@ -19,14 +19,15 @@ import os, re, subprocess, sys
 queue, (path,) = os.environ["QUEUE"], sys.argv[1:]
 text = open(path).read()
 number = len(os.listdir(queue + "/../scripts")) + 1
-open(f"{queue}/../scripts/{number}", "w").write(text)
+script = f"{queue}/../scripts/{number}"  # the job's own, as Slurm's: submitit moves the one it gave
+open(script, "w").write(text)
 array = re.search(r"--array=0-(\\d+)", text)
 for task in range(int(array[1]) + 1) if array else [None]:
     name = str(number) if task is None else f"{number}_{task}"
     own = {"SLURM_JOB_ID": name, "SLURM_LOCALID": "0", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
     if task is not None:
         own |= {"SLURM_ARRAY_JOB_ID": str(number), "SLURM_ARRAY_TASK_ID": str(task)}
-    line = f"bash {path}; [ -e {queue}/{name}.again ] || rm -f {queue}/{name}"
+    line = f"bash {script}; [ -e {queue}/{name}.again ] || rm -f {queue}/{name}"
     job = subprocess.Popen(["bash", "-c", line], env=os.environ | own, start_new_session=True,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     open(f"{queue}/{name}", "w").write(str(job.pid))
