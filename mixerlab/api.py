@@ -17,6 +17,7 @@ from mixerlab.config.project import ConfigDir, use_folders, use_noted_folders
 from mixerlab.config.values import checked
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.identity import replicas_of
+from mixerlab.records.provenance import COMMAND, shell_command
 from mixerlab.records.schema import Record
 from mixerlab.training.population import seeded
 
@@ -40,6 +41,8 @@ def run(*overrides: str, config_dir: ConfigDir = None, config: DictConfig | None
     """
     if config is None:
         config = compose(*overrides, config_dir=config_dir)
+        options = [f"--config-dir={folder}" for folder in use_folders(config_dir)]
+        OmegaConf.get_cache(config)[COMMAND] = shell_command("mixerlab", *options, *overrides)
     elif overrides or not isinstance(config, DictConfig):
         raise ValueError("give overrides, or as `config` what mixerlab.compose or OmegaConf.load returns")
     elif config_dir is None:

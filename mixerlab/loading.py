@@ -165,6 +165,4 @@ def _again(folder: Path, record: Record, moment: str) -> str:
         keep = f"trainer.snapshots={epochs}".replace(" ", "")
     words = shlex.split(record.provenance["command"])
     words = [word for word in words if word.partition("=")[0] not in ("force", keep.partition("=")[0])]
-    if not any("=" in word for word in words):  # a script of one's own, whose overrides the record does not have
-        return f"To train it again and keep them, add force=true and {keep} to the overrides of {shlex.join(words)}"
     return f"To train it again and keep them: {shlex.join([*words, 'force=true', keep])}"

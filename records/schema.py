@@ -52,7 +52,7 @@ class Score:
 
     name: str = "accuracy"
     higher_is_better: bool = True
-    axis: str = field(default="epoch", init=False)  # only as `record.json` has it
+    axis: str = field(default="epoch", init=False)  # part of the digest of every record
 
     @property
     def label(self) -> str:

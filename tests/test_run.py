@@ -3,12 +3,14 @@
 import csv
 import io
 import os
+import shutil
 import socket
 
 import pytest
 import torch
 from command_line import ATTN, records, result_of, run_py, stop_at_first_checkpoint
 
+import mixerlab
 from mixerlab.records.claims import claim
 from mixerlab.records.files import run_folder
 from mixerlab.records.schema import Record
@@ -66,6 +68,17 @@ def test_a_finished_run_is_skipped(finished):
     again = run_py(*ATTN, f"results_dir={results}")
     assert again.code == 0 and "is finished: skipped (force=true repeats it)" in again.err
     assert again.out == first.out and records(results)[run_id] == before
+
+
+@pytest.mark.slow
+def test_copying_runs_merges_results(finished, tmp_path):
+    """As from another machine: the run is found finished, also with its rates in another order."""
+    run_py(*ATTN, f"results_dir={tmp_path}", "seed=1")
+    assert result_of(tmp_path)[1] != result_of(finished[0])[1]
+    shutil.copytree(finished[0] / "runs", tmp_path / "runs", dirs_exist_ok=True)
+    again = run_py(*ATTN, f"results_dir={tmp_path}", "optimizer.lr=[0.001,0.01]", "trainer.checkpoint_every=9")
+    assert "is finished: skipped" in again.err and len(records(tmp_path)) == 2
+    assert len(mixerlab.collect(tmp_path)) == 4
 
 
 def test_a_run_that_another_process_trains_is_left_to_it(finished, tmp_path):

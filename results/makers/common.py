@@ -59,7 +59,7 @@ def write_in_page(folder: Path, name: str, lines: Sequence[Sequence[str]], left:
 
 
 def mean_change(changes: Sequence[float], form: str = "+.3f", usual: int = 0) -> str:
-    """The mean ± half of Student's 95% interval, if several, or nothing; in brackets an un`usual` number."""
+    """The mean ± half of Student's 95% interval, if several; how many, if that is not `usual`; nothing of none."""
     if not changes:
         return ""
     spread = f" ± {half_width(changes):{form.lstrip('+')}}" if len(changes) > 1 else ""

@@ -51,9 +51,9 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
             show_epochs(panel, tokens)
         for panel in sheet.panels[:: sheet.columns]:
             panel.set_ylabel(f"{scores.score.label} on {split}")
-        if any(own["setting"].nunique() > 1 for own in map(scores.cells_on, scores.tasks)):
-            without.insert(0, "; of each task its first setting")
-        told = caption(scores.selection, (), SEEDS if several else "") + "".join(without)
+        is_part = any(own["setting"].nunique() > 1 for own in map(scores.cells_on, scores.tasks))
+        first = "; of each task its first setting" if is_part else ""
+        told = caption(scores.selection, (), SEEDS if several else "") + first + "".join(without)
         handles = [*line_handles(scores.look), *mark_handles((), scores.has_chance)]
         return sheet.finish("Training curves", told, handles, height=0.95)
 

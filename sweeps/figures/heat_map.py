@@ -46,9 +46,7 @@ def heat_map(scores: Scores) -> Figure:
             panel.set_xticks(range(len(labels)), labels, rotation=90)
         levels = np.linspace(scale.vmin, scale.vmax, 5)  # type: ignore[arg-type]
         colours = zip(colormaps["cividis"](scale(levels)), score.sign * levels, strict=True)
-        handles: list[Artist] = [
-            Patch(color=colour, label=f"{level:.3g}" if bounded else f"{level:.{places}f}") for colour, level in colours
-        ]
+        handles: list[Artist] = [Patch(color=colour, label=f"{level:.{places}f}") for colour, level in colours]
         if np.isnan(signed).any():
             handles.append(Patch(label="no score", linewidth=0, **NO_SCORE))
         told = caption(scores.selection, (), short_labels(lines)[1])

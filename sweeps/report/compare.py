@@ -12,8 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import get_args
 
-import pandas as pd
-
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable
 from mixerlab.records.names import place_rank
@@ -102,7 +100,7 @@ def compare(
         name = next(name for name, _ in table.numbers)
         example = f"{name.task} {name.setting or table.over[name.task][0]}"
         lacking = f"{', '.join(empty)}: no run of a setting in {', '.join(tables)}, such as {example}"
-        tried = ", ".join(f"{rate:g}" for rate in sorted(set(pd.concat(frames)["lr"].dropna())))
+        tried = ", ".join(f"{rate:g}" for rate in sorted({rate for frame in frames for rate in frame["lr"].dropna()}))
         raise ValueError(", at each of ".join([lacking, *at]) + (f"; --rates names others, of {tried}" if at else ""))
     out = Path(out)
     check_writable(out, "--out")

@@ -111,7 +111,7 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
         "n": len(best),
         "seeds": seeds,
         "lacking": tuple(sorted(lacking)),
-        "without": tuple(sorted({row["lr"] for row in rows if row["status"] != "finished"} - lacking)),
+        "unscored": tuple(sorted({row["lr"] for row in rows if row["status"] != "finished"} - lacking)),
         "configs": len({row["config"] for row in ended}),
         "by_code": by_code,
         "replicas": [(row["run_id"], int(row["replica"])) for row in best],

@@ -284,8 +284,8 @@ def _missing_of(cell: Any) -> list[str]:
         return [cell.status]
     told = {
         f"{cell.n} of {cell.seeds} seeds at the best learning rate": cell.n < cell.seeds,
-        f"replicas without a score at the learning rate {', '.join(f'{rate:g}' for rate in cell.without)}": (
-            cell.n == cell.seeds and len(cell.without) > 0
+        f"replicas without a score at the learning rate {', '.join(f'{rate:g}' for rate in cell.unscored)}": (
+            cell.n == cell.seeds and len(cell.unscored) > 0
         ),
         f"nothing at the learning rate {', '.join(f'{rate:g}' for rate in cell.lacking)}": len(cell.lacking) > 0,
         f"different code trained the seeds {' / '.join(', '.join(map(str, own)) for own in cell.by_code)}": (
