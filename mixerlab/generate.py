@@ -6,7 +6,6 @@ With --prompt it continues a text, after task=text.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from mixerlab.config.project import ConfigDir
 from mixerlab.loading import check_files, load, splits_of
 from mixerlab.mixers.cache import State
 from mixerlab.models.language_model import LanguageModel
+from mixerlab.records.best import Selection
 from mixerlab.tasks.text import Text
 from mixerlab.training.capture import Graphs, Step
 from mixerlab.training.metrics import batch_scores, means_of, with_score
@@ -79,7 +79,7 @@ def _tensors(states: Sequence[State]) -> list[Tensor]:
 def generate(
     run_folder: str | Path,
     replica: int | None = None,
-    selection: Literal["official", "clean"] = "official",
+    selection: Selection = "official",
     *,
     bf16: bool = False,
     device: str | torch.device = "cpu",

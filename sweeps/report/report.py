@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from mixerlab.records.atomic import remove_leftovers, replace_file
-from mixerlab.records.best import SELECTIONS, Selection
+from mixerlab.records.best import SELECTIONS, Selection, check_selection
 from mixerlab.records.claims import claim, holder
 from mixerlab.records.files import check_writable
 from mixerlab.records.named import Configs, read_sweep, sweep_report
@@ -131,8 +131,9 @@ def table(
         selection: what chooses checkpoint and learning rate.
 
     Raises:
-        ValueError: there is nothing to report, or no such table.
+        ValueError: there is nothing to report, or no such table or selection.
     """
+    check_selection(selection)
     spread = _spread(only_where(rows_of(source), where), source, by)
     tables, _ = tables_of(spread, best_per_cell(spread, selection))
     if (name := name or next(iter(tables))) not in tables:
