@@ -85,7 +85,6 @@ def report(
             if not alone:
                 raise ValueError(f"{out} is being written by {holder(out)}: try again")
             for written in (out, *(out / selection for selection in selections)):
-                written.mkdir(exist_ok=True)
                 remove_leftovers(written)
             files = _Files(out)
             files.write("rows.csv", writers.rows_csv(frame))
@@ -156,10 +155,8 @@ class _Files:
         self.paths: list[Path] = []
 
     def write(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        replace_file(path, text)
-        self.paths.append(path)
+        self.paths.append(self.folder / name)
+        replace_file(self.paths[-1], text)
 
     def remove_others(self) -> None:
         """What an earlier report left and this one has not written: it shows other records than `rows.csv` has."""
