@@ -6,7 +6,6 @@ With --prompt it continues a text, after task=text.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -79,7 +78,6 @@ def _tensors(states: Sequence[State]) -> list[Tensor]:
 def generate(
     run_folder: str | Path,
     replica: int | None = None,
-    selection: Literal["official", "clean"] = "official",
     *,
     bf16: bool = False,
     device: str | torch.device = "cpu",
@@ -90,13 +88,13 @@ def generate(
     Each token is the row's own, as in the table, and not the model's prediction.
 
     Args:
-        run_folder, replica, selection, config_dir: as for `mixerlab.load`.
+        run_folder, replica, config_dir: as for `mixerlab.load`.
         bf16: under bfloat16 autocast, and not in float32.
 
     Raises:
         ValueError: as `mixerlab.load`; data that has changed since; or an auto-encoder, which reads its row at once.
     """
-    loaded = load(run_folder, replica, selection, config_dir=config_dir)
+    loaded = load(run_folder, replica, config_dir=config_dir)
     model, name = loaded.model.to(device), loaded.config["task"]["name"]
     if not isinstance(model, LanguageModel):
         raise ValueError(f"task={name}: an auto-encoder rebuilds its row from one vector, not token by token")

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -19,7 +19,7 @@ from mixerlab.config.settings import build_task, settings_of
 from mixerlab.config.values import mixer_version
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.best import best_trial, chosen_by
+from mixerlab.records.best import Selection, best_trial, check_selection, chosen_by
 from mixerlab.records.files import read_run, reading, snapshot, weights_file, weights_files
 from mixerlab.records.schema import Record, changed_code, rows_digest
 from mixerlab.tasks.base import Task
@@ -52,7 +52,7 @@ class Loaded:
 def load(
     run_folder: str | Path,
     replica: int | None = None,
-    selection: Literal["official", "clean"] = "official",
+    selection: Selection = "official",
     *,
     epochs: int | None = None,
     config_dir: ConfigDir = None,
@@ -73,6 +73,7 @@ def load(
         ValueError: no finished run is in the folder; the weights were not kept, in which case the message has the
             command that keeps them; what is there is no weights file, or one of another run or model.
     """
+    check_selection(selection)
     folder = Path(run_folder).absolute()
     if folder.parent.name != "runs" or not folder.is_dir():
         raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
@@ -130,7 +131,7 @@ def splits_of(loaded: Loaded) -> dict[str, Arrays]:
     return load_or_generate(loaded.task, options["data_dir"], options["allow_shared_rows"])
 
 
-def _best(record: Record, selection: Literal["official", "clean"]) -> int:
+def _best(record: Record, selection: Selection) -> int:
     """The number of the run's best replica."""
     seeds, _ = best_trial(record.rows, selection, record.score)  # at the best learning rate
     if not seeds:

@@ -20,6 +20,12 @@ NEAR_PERFECT = 0.98  # of an accuracy
 MARGIN = 0.01  # of a score
 
 
+def check_selection(selection: str) -> None:
+    """`ValueError` for what is none of `SELECTIONS`."""
+    if selection not in SELECTIONS:
+        raise ValueError(f"selection={selection!r}: choose {' or '.join(SELECTIONS)}")
+
+
 def chosen_by(selection: Selection, score: Score = ACCURACY) -> str:
     """The column of a record's rows by which a selection chooses the learning rate: on test, or on validation."""
     return f"official_{score.name}" if selection == "official" else f"clean_val_{score.name}"

@@ -97,10 +97,11 @@ def test_score_maps_of_models_with_other_layers():
     """Of one layer beside two: an empty place, and titles where they differ."""
     weights = np.tri(5) / 5
     two = [(f"layer {layer}, head 1", weights) for layer in (1, 2)]
-    figure = score_maps({("attn", "", "p"): two, ("parallax", "", "s"): two, ("parallax", "", "p"): two[1:]}, "maps")
+    figure = score_maps({("parallax", "", "p"): two, ("lla", "", "s"): two, ("lla", "", "p"): two[1:]}, "maps")
     one, other = "layer 1, head 1", "layer 2, head 1"
     assert [panel.get_title() for panel in figure.axes] == [one, other, other, "", "", ""]
-    assert [bool(panel.images) for panel in figure.axes] == [True, True, True, False, True, True]
+    drawn = [True, True, True, False, True, True]
+    assert [bool(panel.images) for panel in figure.axes] == [panel.axison for panel in figure.axes] == drawn
 
 
 def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
@@ -118,6 +119,7 @@ def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
     for draw in (by_layer, over_training):
         figure = draw(pd.DataFrame(rows), panels, "title")
         titles = [panel.get_title() for panel in figure.axes]
+        assert [panel.axison for panel in figure.axes] == [bool(panel.lines) for panel in figure.axes]
         assert [bool(panel.lines) for panel in figure.axes] == [False, True, True, True]
         assert titles[0] == "" and titles[1].endswith("|q|") and titles[2].endswith("COR")
 

@@ -31,7 +31,7 @@ REFUSED = {
     "-m mixer=attn,gdn mixer.expand_w=1": ("mixer.expand_w;", "did you mean mixer.expand_v?"),
     "-m hydra.launcher.n_jobs=2": ("hydra.launcher.n_jobs;", "hydra/launcher=processes"),
     "mixer=attn,gdn": ("mixer=attn,gdn", "-m"),
-    "optimizer.lr=[1e-3, 5e-4]": ("optimizer.lr=[1e-3,", "Quote the whole setting"),
+    "-m optimizer.lr=[1e-3, 5e-4]": ("optimizer.lr=[1e-3,", "Quote the whole setting"),
     "task.setting=a=b": ("task.setting=a=b", "quote a value"),
     "--dry-run": ("--dry-run", "KEY=VALUE"),
     "reprot": ("reprot", "KEY=VALUE"),

@@ -81,6 +81,8 @@ def test_each_selection_has_weights_of_its_own(run):
     assert mixerlab.load(run).row["replica"] == 1
     with pytest.raises(ValueError, match="no clean weights"):
         mixerlab.load(run, selection="clean")
+    with pytest.raises(ValueError, match="selection='best': choose official or clean"):
+        mixerlab.load(run, 0, selection="best")
 
 
 def test_a_run_keeps_official_weights(tmp_path, caplog):

@@ -65,3 +65,12 @@ def test_a_second_folder_of_yamls_adds_to_the_first(make_project):
     (first / "mixer" / "late.yaml").write_text((second / "mixer" / "late.yaml").read_text())
     outcome = run_py(*options, "mixer=late", "task=icr", *TINY, "dry_run=true")
     assert outcome.code == 1 and f"mixer/late.yaml: {first}" in outcome.err.replace(str(second), str(first))
+
+
+def test_a_package_that_hides_the_projects_own_is_named(make_project, tmp_path, monkeypatch):
+    """A folder without `__init__.py` loses to one with it, wherever they are on the path."""
+    (tmp_path / "other" / "mixers").mkdir(parents=True)
+    (tmp_path / "other" / "mixers" / "__init__.py").touch()
+    monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path / "other")])
+    with pytest.raises(ValueError, match=f"looked in {tmp_path / 'other' / 'mixers'}"):
+        mixerlab.build_model("mixer=early", "task=icr", *TINY, config_dir=make_project("early")[0])

@@ -81,8 +81,11 @@ def long_sweep(results_dir):
 
 def wait_until_training(process, results_dir):
     """Until a checkpoint is written: starting up is most of a command's time."""
-    left_over = set(results_dir.glob("runs/*/resume-*"))
+    left_over, until = set(results_dir.glob("runs/*/resume-*")), time.monotonic() + 120
     while process.poll() is None and left_over == set(results_dir.glob("runs/*/resume-*")):
+        if time.monotonic() > until:
+            os.killpg(process.pid, signal.SIGKILL)
+            pytest.fail("no checkpoint in two minutes")
         time.sleep(0.01)
 
 

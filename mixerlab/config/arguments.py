@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
@@ -56,9 +57,10 @@ def _imported(module_name: str) -> ModuleType:
             return import_module(module_name)
     except Exception as error:  # of the user's code
         message = f"{module_name} cannot be imported: {with_place(error)}"
-        is_absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
-        if is_absent and (projects := projects_in_use()):
-            message += f"; looked beside the yamls, in {' and '.join(map(str, projects))}"
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent and f"{module_name}.".startswith(f"{absent}.") and (projects := projects_in_use()):
+            package = sys.modules.get(absent.rpartition(".")[0])  # another one of its name may hide the user's
+            message += f"; looked in {' and '.join(package.__path__ if package else map(str, projects))}"
         raise ValueError(message) from error
 
 

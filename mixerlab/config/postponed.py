@@ -16,7 +16,6 @@ def postponed(arguments: Sequence[str]) -> list[str]:
     if not {"-m", "--multirun"} & set(arguments):
         return list(arguments)
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
 
     parser = OverridesParser.create()
 
@@ -24,10 +23,7 @@ def postponed(arguments: Sequence[str]) -> list[str]:
         key, _, value = argument.partition("=")
         if not key.startswith(tuple(f"{group}." for group in CHOICES)):
             return argument
-        try:
-            override = parser.parse_override(argument)
-        except HydraException:
-            return argument  # which Hydra says
+        (override,) = parser.parse_overrides([argument])  # which refuses as Hydra does
         is_left = not override.is_sweep_override() and override.value() is not None  # Hydra has no choice of null
         return f"{key}=choice({value})" if is_left else argument
 

@@ -67,11 +67,10 @@ def mean_change(changes: Sequence[float], form: str = "+.3f", usual: int = 0) ->
     return f"{fmean(changes):{form}}{spread}{count}"
 
 
-def difference_of_sums(more: Sequence[Sequence[float]], less: Sequence[Sequence[float]]) -> str:
-    """The difference of two sums of means over seeds ± half of Welch's interval of 95%."""
-    error, freedom = error_of_sum([(variance(side) / len(side), len(side) - 1) for side in (*more, *less)])
-    middle = sum(map(fmean, more)) - sum(map(fmean, less))
-    return f"{middle:+.3f} ± {student_t(freedom) * error**0.5:.3f}"
+def difference_of_means(one: Sequence[float], other: Sequence[float]) -> str:
+    """The difference of two means over seeds ± half of Welch's interval of 95%."""
+    error, freedom = error_of_sum([(variance(side) / len(side), len(side) - 1) for side in (one, other)])
+    return f"{fmean(one) - fmean(other):+.3f} ± {student_t(freedom) * error**0.5:.3f}"
 
 
 def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float], selection: Selection = "official") -> pd.DataFrame:

@@ -52,7 +52,7 @@ def make(scratch: Path) -> None:
             found = [gains(own["accuracy"], first, second) for own in seeds.values()]
             if sides := [own for own, count in found if count]:
                 texts = [f"{common.mean_change(own)} ({count})" if count else "" for own, count in found]
-                told = common.difference_of_sums(sides[:1], sides[1:]) if len(sides) == 2 else ""
+                told = common.difference_of_means(*sides) if len(sides) == 2 else ""
                 lines.append([question, first, second, *texts, told])
     common.write_in_page(folder, "questions", lines, 3)
     save(map_figure({name: own["accuracy"] for name, own in seeds.items()}), folder / "map")

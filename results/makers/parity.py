@@ -3,7 +3,7 @@
 from pathlib import Path
 from statistics import fmean
 
-from makers.common import CELL, RECORDS, difference_of_sums, folder_of, noted, rows_in
+from makers.common import CELL, RECORDS, difference_of_means, folder_of, noted, rows_in
 
 from mixerlab.sweeps.tables.collect import rows_of
 
@@ -28,7 +28,7 @@ def make(scratch: Path) -> None:
     for key, cell in rows.groupby(CELL):
         sides = [list(cell[side]) for side in ("theirs", "ours")]
         shown = [f"{fmean(side):.3f} ({min(side):.3f} to {max(side):.3f})" for side in sides]
-        shown.append(difference_of_sums(sides[1:], sides[:1]))
+        shown.append(difference_of_means(sides[1], sides[0]))
         epochs = [f"{cell[side].min():.0f} to {cell[side].max():.0f}" for side in ("their_epoch", "our_epoch")]
         lines.append([*key, *shown, *epochs])
     header = ["mixer", "task", "setting", "mad-lab", "ours", "difference", "best epoch, mad-lab", "best epoch, ours"]

@@ -109,7 +109,7 @@ class Sweep:
             sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
         print(f"\n{summary.text}\n")
         print(f"tables and figures: {summary.folder}\nof all sweeps named {name}, or by other keys: {again}")
-        return Path(summary.folder)
+        return summary.folder
 
 
 def configs_of(cells: Iterable[Cell]) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from mixerlab.records.atomic import remove_leftovers, replace_file
-from mixerlab.records.best import SELECTIONS, Selection
+from mixerlab.records.best import SELECTIONS, Selection, check_selection
 from mixerlab.records.claims import claim, holder
 from mixerlab.records.files import check_writable
 from mixerlab.records.named import Configs, read_sweep, sweep_report
@@ -85,7 +85,6 @@ def report(
             if not alone:
                 raise ValueError(f"{out} is being written by {holder(out)}: try again")
             for written in (out, *(out / selection for selection in selections)):
-                written.mkdir(exist_ok=True)
                 remove_leftovers(written)
             files = _Files(out)
             files.write("rows.csv", writers.rows_csv(frame))
@@ -131,8 +130,9 @@ def table(
         selection: what chooses checkpoint and learning rate.
 
     Raises:
-        ValueError: there is nothing to report, or no such table.
+        ValueError: there is nothing to report, or no such table or selection.
     """
+    check_selection(selection)
     spread = _spread(only_where(rows_of(source), where), source, by)
     tables, _ = tables_of(spread, best_per_cell(spread, selection))
     if (name := name or next(iter(tables))) not in tables:
@@ -155,10 +155,8 @@ class _Files:
         self.paths: list[Path] = []
 
     def write(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        replace_file(path, text)
-        self.paths.append(path)
+        self.paths.append(self.folder / name)
+        replace_file(self.paths[-1], text)
 
     def remove_others(self) -> None:
         """What an earlier report left and this one has not written: it shows other records than `rows.csv` has."""

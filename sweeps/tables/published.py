@@ -72,7 +72,9 @@ def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
         over = {task: tuple(map(str, settings)) for task, settings in over.items()}
         return {str(name): _table(str(name), table, over) for name, table in content["tables"].items()}
     except Exception as error:
-        message = f"{path} is no file of published tables ({reason(error)}): see mixerlab/sweeps/tables/published.yaml"
+        is_clear = isinstance(error, OSError | ValueError | yaml.YAMLError)
+        why = reason(error) if is_clear else "it must have `tables: {NAME: {means: {MIXER: {TASK: ACCURACY}}}}`"
+        message = f"{path} is no file of published tables ({why}): see mixerlab/sweeps/tables/published.yaml"
         raise ValueError(message) from error
 
 

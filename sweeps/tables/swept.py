@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 
 from mixerlab.records.names import natural
-from mixerlab.records.schema import GROUPS
+from mixerlab.records.schema import GROUPS, LABELS
 from mixerlab.sweeps.tables.columns import Column, short_names
 
 # Keys of a config that a row has under another name.
@@ -53,7 +53,7 @@ def values_of(frame: pd.DataFrame, key: str) -> pd.Series:
     """The values of a key as YAML writes them; a run without it has `null`, or `false` where others have a bool."""
     name = NAMES.get(key, key)
     if name not in frame:
-        known = [*NAMES, *(name for name in frame if name.partition(".")[0] in GROUPS and "." in name)]
+        known = [*NAMES, *LABELS, *(name for name in frame if name.partition(".")[0] in GROUPS and "." in name)]
         near = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or sorted(known)
         raise ValueError(f"no record has the key {key}: there are {', '.join(near)}")
     values = frame[name].map(as_yaml)

@@ -141,6 +141,9 @@ def test_what_it_refuses(results, published, tmp_path):
     published.write_text(yaml.safe_dump(wrong))
     with pytest.raises(ValueError, match="one, attn, mem: 60"):
         read_published(published)
+    published.write_text("tables: [one]")
+    with pytest.raises(ValueError, match=r"must have `tables: \{NAME"):
+        read_published(published)
 
 
 def test_means_are_over_all_settings_of_our_tasks():

@@ -70,6 +70,8 @@ def test_a_table_is_the_reports_as_a_frame(results, capsys):
     assert settings.loc[("icr", "baseline"), "gdn"] == "0.900"
     with pytest.raises(ValueError, match="accuracy, settings"):
         reports.table(results, "challenge")
+    with pytest.raises(ValueError, match="selection='best': choose official or clean"):
+        reports.table(results, selection="best")
 
 
 def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path):
@@ -140,7 +142,8 @@ def test_what_has_no_part_in_means(results, capsys):
         fakes.add_run(results, [0.0, score, 0.0], mixer="gdn", task=task, setting=setting, **sizes)
     text = reported(capsys, results)
     assert [row[::2] for row in table_of(text)[1:]] == [["icr", "0.800"], ["mem", "0.400"], ["Avg", "0.600"]]
-    assert [row[1] for row in table_of(text, "challenge")] == ["setting", "256-512", "1024-2048"]
+    harder = [["setting", "gdn"], ["256-512", "0.200"], ["1024-2048", "0.100"]]
+    assert [row[1:] for row in table_of(text, "challenge")] == harder
     assert "tested at another length" in text and "own sizes" in text
     settings = (results / "report/official/settings.md").read_text()
     assert "seq_len=32,vocab_size=8" in settings and "baseline,test_seq_len=512" in settings

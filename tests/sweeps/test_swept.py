@@ -186,7 +186,7 @@ def test_by_other_keys(widths):
         (["model.d_model=64.0", "optimizer.name=muon"], 6),
         (["model.d_model=64,1.28e2", "task.name=icr"], 12),
         (["model.d_model=64,7,8"], "7 or 8; there are 64, 128, 256"),
-        (["nope=1"], "no record has the key nope"),
+        (["mixr=attn"], "no record has the key mixr: there are mixer"),
     ],
 )
 def test_where(widths, conditions, count):
