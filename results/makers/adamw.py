@@ -15,13 +15,10 @@ Place = tuple[str, str]
 def make(scratch: Path) -> None:
     """Only cells that were run with AdamW count, and seeds that both mixers have."""
     common.copy_report("adamw", ["official/settings.md", "official/solved.md"], scratch)
-    sources = {
-        "AdamW": (common.folder_of("adamw") / common.RECORDS, common.ADAMW_RATES),
-        "Muon": (common.folder_of("table") / "rows.csv", common.RATES),
-    }
+    adamw, challenge = (rows_of(common.folder_of(name) / common.RECORDS) for name in ("adamw", "challenge"))
+    muon = pd.concat([common.rows_in("table", common.EARLIER), challenge], ignore_index=True)
     recipes = {}
-    for optimizer, (source, rates) in sources.items():
-        rows = rows_of(source)
+    for optimizer, rows, rates in (("AdamW", adamw, common.ADAMW_RATES), ("Muon", muon, common.RATES)):
         seeds = common.best_of_seeds(rows[rows["mixer"].isin(["attn", "parallax"])], rates)
         recipes[optimizer] = seeds.groupby(["task", "setting", "seed"]).filter(lambda both: len(both) == 2)
     cells, others = (seeds.index.droplevel(["mixer", "seed"]) for seeds in recipes.values())

@@ -21,6 +21,7 @@ RESULTS = Path(__file__).resolve().parents[1]
 PAPER = published.read_published()["parallax"]
 RATES = PAPER.rates
 RECORDS = "records.tar.xz"
+EARLIER = "earlier.csv"  # in results/table: an earlier table, at the paper's rates and with Parallax's earlier default
 CELL = ["mixer", "task", "setting"]
 ADAMW_RATES = (3e-4, 1e-3, 3e-3)
 

@@ -78,8 +78,7 @@ def effects_figure(found: Mapping[str, Mapping[str, Sequence[float]]], tasks: Se
 
 def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     """The change of accuracy by mixer, task, setting and seed, by ingredient and what it stands in place of."""
-    table = common.rows_in("table", "rows.csv")
-    table = table[table["task"].isin(common.PAPER.over) & table["lr"].isin(common.RATES)]
+    table = common.rows_in("table", common.EARLIER)
     default = common.at_best(table)
     one_rate = common.at_rate_of_task(table, "official_accuracy")
     copying = default.xs("sc", level="task", drop_level=False)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
-from makers.common import CELL, PAPER, RATES, at_rate_of_task, folder_of, mean_over_settings, noted, rows_in
+from makers.common import CELL, EARLIER, PAPER, at_rate_of_task, folder_of, mean_over_settings, noted, rows_in
 
 from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.published import distance
@@ -49,8 +49,7 @@ def make(scratch: Path) -> None:
 
 def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The rows of each recipe in every setting of the table, at the paper's rates; one seed, but for the last."""
-    rounding, default = rows_in("rounding").assign(status="finished"), rows_in("table", "rows.csv")
-    default = default[default["lr"].isin(RATES) & default["task"].isin(PAPER.over)]
+    rounding, default = rows_in("rounding").assign(status="finished"), rows_in("table", EARLIER)
     recipes = {"draft": rounding[rounding["git_commit"] == DRAFT], "default": default[default["seed"] == 0]}
     own = {name: rows[rows["recipe"] == name] for name in ("2x64", "plain", "4x32", "PyTorch's init")}
     for name, runs in own.items():

@@ -160,14 +160,15 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
         for column in columns_in_order(rows[name]):
             place = name, column.mixer
             low, high, count = band.get(place, (0.0, 0.0, 0))
-            entries = [_entry(series.get(name, {}).get(column)) for series in every.values()]
+            entries = [entry_text(series.get(name, {}).get(column)) for series in every.values()]
             between = [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""] if several else []
             theirs = [f"{table.numbers[place][0]:.3f}" if place in table.numbers else "" for table in tables.values()]
             lines.append([str(name), texts[column], *entries, *between, *theirs])
     return aligned(lines, 2, escape_markdown)
 
 
-def _entry(entry: Entry | None) -> str:
+def entry_text(entry: Entry | None) -> str:
+    """`0.812 ± 0.003`, with `‡` if that is a lower bound, `*` if settings are missing; `-` without a score."""
     if entry is None or entry.mean is None:
         return "-"
     spread = ""
