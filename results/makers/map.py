@@ -100,5 +100,8 @@ def map_figure(seeds: Mapping[str, pd.Series]) -> Figure:
                 yticklabels=[setting_title(*cell) for cell in cells],
             )
         handles = [Line2D([], [], color=colours[name], marker="o", markersize=3, label=name) for name in seeds]
-        under = "rows: softmax weights, uniform with intercept, uniform without; columns: probe zero, learned, solved"
+        under = (
+            "rows: softmax weights, uniform with intercept, uniform without; columns: probe zero, learned, solved;"
+            " points and lines: mean and range over three seeds"
+        )
         return sheet.finish("The map of mechanisms: accuracy", under, handles, 0.14 * len(cells), whole=True)

@@ -63,6 +63,7 @@ def draw_panels(
     more: str = "",
     look: Mapping[Column, Style] | None = None,
     joined: bool = True,
+    chosen: Mapping[str, str] = marks.CHOSEN,
 ) -> Figure | None:
     """A figure of these panels; None if there are none. Those that all columns solve are named in the caption.
 
@@ -73,6 +74,7 @@ def draw_panels(
         more: a part of the caption.
         look: of the columns, if these are not those of the scores.
         joined: whether lines join the points of a column.
+        chosen: how each selection chose the scores.
     """
     if not panels:
         return None
@@ -93,7 +95,8 @@ def draw_panels(
         handles = [*marks.line_handles(look, joined), *marks.mark_handles(points, scores.has_chance)]
         if any(panel.frontier for panel in hard):
             handles.append(Line2D([], [], **FRONTIER))
-        caption = marks.caption(scores.selection, points, more, _on_solved([one for one in panels if one not in hard]))
+        solved = _on_solved([one for one in panels if one not in hard])
+        caption = marks.caption(scores.selection, points, more, solved, chosen=chosen)
         height = 0.95 if len(look) <= FEW else 1.4
         return sheet.finish(f"{scores.score.label.capitalize()} {what}", caption, handles, height)
 

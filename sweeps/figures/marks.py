@@ -14,10 +14,8 @@ from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.tables import Entry
 
-CHOSEN = {
-    "official": "learning rate and checkpoint chosen on test",
-    "clean": "learning rate and checkpoint chosen on validation",
-}
+CHECKPOINT = {"official": "checkpoint chosen on test", "clean": "checkpoint chosen on validation"}
+CHOSEN = {selection: f"learning rate and {told}" for selection, told in CHECKPOINT.items()}
 CHANCE: dict[str, Any] = {"color": "0.45", "linestyle": (0, (2, 1.5)), "linewidth": 0.9, "label": "chance"}
 NO_SCORE: dict[str, Any] = {"marker": "x", "markersize": 3.5, "markeredgewidth": 1.0, "linestyle": "none"}
 SEED: dict[str, Any] = {
@@ -92,9 +90,9 @@ def mark_handles(
     return [*found, *([Line2D([], [], **CHANCE)] if chance else [])]
 
 
-def caption(selection: str, points: Iterable[Entry], *more: str) -> str:
+def caption(selection: str, points: Iterable[Entry], *more: str, chosen: Mapping[str, str] = CHOSEN) -> str:
     """How scores were chosen, what is particular to a figure, and what its whiskers are."""
-    return "; ".join([CHOSEN[selection], *(part for part in more if part), *spread_text(points)])
+    return "; ".join([chosen[selection], *(part for part in more if part), *spread_text(points)])
 
 
 def spread_text(points: Iterable[Entry]) -> list[str]:

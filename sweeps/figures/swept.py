@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from mixerlab.records.names import AVERAGE, averaged, natural
 from mixerlab.sweeps.figures.axis import Panel, draw_panels
+from mixerlab.sweeps.figures.marks import CHECKPOINT
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.cells import without_repeats
@@ -70,7 +71,7 @@ def learning_rates(scores: Scores) -> Figure | None:
         if points:
             panels.append(Panel(task, "learning rate", points, scores.chances[task], log=True))
     over = "mean over the settings of each task" + (", without rates that only some have" if left_out else "")
-    return draw_panels(scores, panels, "by learning rate", over)
+    return draw_panels(scores, panels, "by learning rate", over, chosen=CHECKPOINT)
 
 
 def _tried(scores: Scores) -> Mapping[Cell, Rates]:
