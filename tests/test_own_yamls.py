@@ -10,6 +10,8 @@ from omegaconf import OmegaConf
 
 import mixerlab
 from mixerlab.checks.command import main as check
+from mixerlab.config.values import checked
+from mixerlab.records.identity import run_id
 
 YAML = "name: {name}\n_target_: mixerlab.mixers.attn.Attention\nnum_heads: 2\nqk_norm: true\nbias: false\n"
 DRY = ("task=icr", *TINY, "dry_run=true")
@@ -203,13 +205,14 @@ def test_values_are_compared_with_annotations(mine):
 
 def test_a_default_of_a_constructor_is_part_of_the_identity(mine):
     """So that `+mixer.gate=false` is another run than one without: null and false count as absent. A class is none."""
-    options = mine("Defaults")
+    conf = mine("Defaults")[1]
 
-    def run_id(*overrides):
-        return run_py(*options, "mixer=mine", *DRY, *overrides).out.rpartition("runs/")[2].partition(":")[0]
+    def identity(*overrides):
+        return run_id(checked(mixerlab.compose("mixer=mine", "task=icr", *overrides, config_dir=conf))[1])
 
-    assert run_id() == run_id("+mixer.gate=true") == run_id("+mixer.slope=null") == run_id("+mixer.scales=[1,2]")
-    assert run_id() != run_id("+mixer.gate=false")
+    without = identity()
+    assert without == identity("+mixer.gate=true") == identity("+mixer.slope=null") == identity("+mixer.scales=[1,2]")
+    assert without != identity("+mixer.gate=false")
 
 
 LEVELS = """defaults: [/task_base@_here_, _self_]

@@ -139,7 +139,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_compose(command, tmp_path):
     if "sweeper=optuna" in command:

@@ -126,6 +126,6 @@ def test_extreme_decays_stay_finite(device, backend):
 @pytest.mark.parametrize(("backend", "shape"), [("reference", (2, 35, 3, 4)), ("triton", (2, 3, 3, 4))])
 def test_under_vmap(device, backend, shape):
     """Replicas differ in every argument, including the parameters A, D and delta_bias: each uses its own."""
-    replicas = (make_inputs(*shape, torch.float32, device, seed=s) for s in range(3))
+    replicas = (make_inputs(*shape, torch.float32, device, seed=s) for s in range(2))
     stacked = [torch.stack(ts) for ts in zip(*replicas, strict=True)]
     check_replicas(lambda *a: selective_scan(*a, backend=backend), stacked)

@@ -36,7 +36,7 @@ def test_triton_in_bfloat16(device, shape):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_replicas_under_vmap_equal_single_ones(device, backend):
     """Half of a projection as input (strided), each replica with its own weights and bias."""
-    x, *parameters = make_inputs(2, 9, 3, 4, device, replicas=(3,))
+    x, *parameters = make_inputs(2, 9, 3, 4, device, replicas=(2,))
 
     def second_half(x, weight, bias):
         return short_convolution(x.chunk(2, dim=-1)[1], weight, bias, backend=backend)
