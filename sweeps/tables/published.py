@@ -72,10 +72,8 @@ def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
         over = {task: tuple(map(str, settings)) for task, settings in over.items()}
         return {str(name): _table(str(name), table, over) for name, table in content["tables"].items()}
     except Exception as error:
-        is_clear = isinstance(error, OSError | ValueError | yaml.YAMLError)
-        why = reason(error) if is_clear else "it must have `tables: {NAME: {means: {MIXER: {TASK: ACCURACY}}}}`"
-        message = f"{path} is no file of published tables ({why}): see mixerlab/sweeps/tables/published.yaml"
-        raise ValueError(message) from error
+        form = "tables: {NAME: {means: {MIXER: {TASK: ACCURACY}}}}, as mixerlab/sweeps/tables/published.yaml has"
+        raise ValueError(f"{path}: {reason(error)}; it must have {form}") from error
 
 
 def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ...]]) -> Published:

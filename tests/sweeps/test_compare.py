@@ -142,7 +142,7 @@ def test_what_it_refuses(results, published, tmp_path):
     with pytest.raises(ValueError, match="one, attn, mem: 60"):
         read_published(published)
     published.write_text("tables: [one]")
-    with pytest.raises(ValueError, match=r"must have `tables: \{NAME"):
+    with pytest.raises(ValueError, match=r"\{NAME: \{means"):
         read_published(published)
 
 
