@@ -111,6 +111,7 @@ def test_data_and_tables_work_without_torch(floors):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_kernels_mixers_and_models_import_without_triton():
     """Triton comes only with Linux, and is imported only where its kernels run."""
     mixers = (f"mixerlab.mixers.{path.stem}" for path in (ROOT / "mixers").glob("[a-z]*.py"))

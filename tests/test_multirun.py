@@ -36,7 +36,7 @@ def test_a_sweep_ends_in_tables_and_figures(tmp_path):
 @pytest.mark.parametrize(
     "grid",
     [
-        ("mixer=attn,mamba", "task=mem", *TINY),
+        ("mixer=attn,linear", "task=mem", *TINY),
         ("mixer=attn", "task=text", "task.path='own text'", "task.tokens=null", *TINY[1:]),
     ],
 )
