@@ -7,9 +7,6 @@ For each mixer and batch size, `--length` tokens from the first one on; a step i
 called one by one, and SDPA over the filled part of a cache. Seconds are the median of three generations.
 """
 
-import statistics
-import time
-from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -20,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mixerlab
-from mixerlab.benchmarks.measuring import Table, options_on_gpu, parser_of
+from mixerlab.benchmarks.measuring import Table, milliseconds, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import plain_block, rotary_angles
 from mixerlab.generate import TokenReader
 
@@ -68,14 +65,6 @@ def generated(reader: TokenReader | EagerAttention, tokens: Tensor, length: int)
     return torch.cat(made, dim=1)
 
 
-def seconds(run: Callable[[], object]) -> float:
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    run()
-    torch.cuda.synchronize()
-    return time.perf_counter() - started
-
-
 @torch.no_grad()
 def measure(mixer: str, batch: int, length: int) -> dict[str, object]:
     """One row of the table."""
@@ -89,7 +78,7 @@ def measure(mixer: str, batch: int, length: int) -> dict[str, object]:
             reader = TokenReader(model, batch, length)
         run = partial(generated, reader, tokens, length)
         run()
-        taken = statistics.median(seconds(run) for _ in range(3))
+        taken = milliseconds(run, 3) / 1000
     return {
         "mixer": mixer,
         "B": batch,

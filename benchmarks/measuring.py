@@ -30,7 +30,7 @@ def options_on_gpu(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return options
 
 
-def graph_ms(run: Callable[[], object], repeats: int = 20) -> float:
+def graph_ms(run: Callable[[], object]) -> float:
     """The median time of one replay of `run` in a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -41,23 +41,14 @@ def graph_ms(run: Callable[[], object], repeats: int = 20) -> float:
     with torch.cuda.graph(graph):
         run()
     graph.replay()
-    torch.cuda.synchronize()
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    graph.replay()
-    stop.record()
-    torch.cuda.synchronize()
     # Several replays between two events: a replay may take only microseconds, less than recording the events.
-    inner = max(1, int(2.0 / max(start.elapsed_time(stop), 1e-3)))
-    times = []
-    for _ in range(repeats):
-        start.record()
+    inner = max(1, int(2.0 / max(milliseconds(graph.replay, 1), 1e-3)))
+
+    def replays() -> None:
         for _ in range(inner):
             graph.replay()
-        stop.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(stop) / inner)
-    return statistics.median(times)
+
+    return milliseconds(replays, 20) / inner
 
 
 def milliseconds(function: Callable[[], object], repeats: int) -> float:
