@@ -169,6 +169,10 @@ class PopulationData(L.LightningDataModule):
         apart = self._put_on(device, ["test"]) if self._test_is_apart else None
         self.examples = self._put_on(device, self._of_trained_length)._replace(apart=apart)
 
+    def teardown(self, stage: str) -> None:
+        # This object is in a cycle with the trainer, which may be collected long after the next run has begun.
+        del self.examples
+
     @property
     def _of_trained_length(self) -> list[str]:
         """The splits whose rows have the length of training rows."""

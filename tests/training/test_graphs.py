@@ -150,6 +150,23 @@ def test_graphs_are_for_one_caller_at_a_time_whose_tensors_move_to_their_address
     assert second.data_ptr() == first.data_ptr() != third.data_ptr()
 
 
+def test_the_examples_of_a_run_are_freed_when_it_ends(tmp_path, monkeypatch):
+    """Freed later, by the garbage collector, they would make the next run's `peak_memory` too small."""
+    examples, setup = [], datamodule.PopulationData.setup
+
+    def noted(self, stage):
+        setup(self, stage)
+        examples.append(weakref.ref(self.examples.inputs))
+
+    monkeypatch.setattr(datamodule.PopulationData, "setup", noted)
+    gc.disable()
+    try:
+        fit(TWO, tmp_path, epochs=1)
+        assert [held() for held in examples] == [None]
+    finally:
+        gc.enable()
+
+
 # On a GPU
 
 
