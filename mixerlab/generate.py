@@ -57,7 +57,7 @@ class TokenReader:
             self.states = fresh
 
     def _step(self, tokens: Tensor) -> Tensor:
-        logits, self.states = self.model.step(tokens, self.states)
+        logits, self.states = self.model.prefill(tokens, self.states)
         return logits
 
     def _capture(self, tokens: Tensor) -> None:

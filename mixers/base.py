@@ -81,10 +81,6 @@ class SequenceMixer(nn.Module):
         """
         return recompute(self, x, state) if x.shape[1] else x, state
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """`prefill` of one token, `x` `[B, 1, d_model]`."""
-        return self.prefill(x, state)
-
     def attention_parts(self, x: Tensor) -> AttentionParts | None:
         """What `forward` computes with for the input `x` `[B, T, d_model]`; None if it is no softmax attention."""
         return None

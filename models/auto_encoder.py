@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixerlab.mixers.base import NORM_EPS
+from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.models.block import Blocks
 from mixerlab.models.initial_values import initialise
 from mixerlab.models.stream import ALL, ResidualStream
@@ -43,7 +43,7 @@ class AutoEncoder(nn.Module):
         seq_len: int,
         d_model: int,
         n_layers: int,
-        make_mixer: Callable[[], nn.Module],
+        make_mixer: Callable[[], SequenceMixer],
         d_ff: int | None = None,
         redraw_all: bool = False,
     ):

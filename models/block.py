@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.fused.linear import join_rows
 from mixerlab.kernels.fused.mlp import swiglu_mlp
-from mixerlab.mixers.base import NORM_EPS
+from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.mixers.cache import State
 from mixerlab.mixers.projected import is_hooked
 from mixerlab.models.stream import ALL, ResidualStream
@@ -43,7 +43,7 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     """`x + mixer(norm(x))`, then `x + mlp(norm(x))`; behind the mixer it goes on with the positions `scored` only."""
 
-    def __init__(self, d_model: int, mixer: nn.Module, d_ff: int | None = None):
+    def __init__(self, d_model: int, mixer: SequenceMixer, d_ff: int | None = None):
         super().__init__()
         self.mixer_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.mixer = mixer
@@ -53,12 +53,12 @@ class Block(nn.Module):
     def forward(self, x: ResidualStream, scored: slice = ALL) -> ResidualStream:
         return self._around(self.mixer, x, scored)
 
-    def continued(self, method: str, x: ResidualStream, state: State) -> tuple[ResidualStream, State]:
-        """The next positions, and the mixer's state behind them; `method` is its `prefill` or `step`."""
+    def prefill(self, x: ResidualStream, state: State) -> tuple[ResidualStream, State]:
+        """The next positions, and the mixer's state behind them."""
 
         def mix(normed: Tensor) -> Tensor:
             nonlocal state
-            y, state = getattr(self.mixer, method)(normed, state)
+            y, state = self.mixer.prefill(normed, state)
             return y
 
         return self._around(mix, x), state
@@ -74,7 +74,7 @@ class Blocks(nn.ModuleList):
     Nothing mixes positions after the last mixer, so the last MLP is spared the others.
     """
 
-    def __init__(self, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module], d_ff: int | None = None):
+    def __init__(self, d_model: int, n_layers: int, make_mixer: Callable[[], SequenceMixer], d_ff: int | None = None):
         super().__init__(Block(d_model, make_mixer(), d_ff) for _ in range(n_layers))
 
     def forward(self, x: ResidualStream, scored: slice = ALL) -> ResidualStream:
@@ -83,11 +83,11 @@ class Blocks(nn.ModuleList):
             x = block(x)
         return last(x, scored)
 
-    def continued(self, method: str, x: ResidualStream, states: Sequence[State]) -> tuple[ResidualStream, list[State]]:
-        """The next positions, and the mixers' states behind them; `method` is `prefill` or `step`, of each mixer."""
+    def prefill(self, x: ResidualStream, states: Sequence[State]) -> tuple[ResidualStream, list[State]]:
+        """The next positions, and the mixers' states behind them."""
         blocks: list[Any] = list(self)
         after = []
         for block, before in zip(blocks, states, strict=True):
-            x, state = block.continued(method, x, before)
+            x, state = block.prefill(x, before)
             after.append(state)
         return x, after

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mixerlab.kernels.common.autocast import default_dtype
-from mixerlab.mixers.base import NORM_EPS
+from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.mixers.cache import State
 from mixerlab.models.block import Blocks
 from mixerlab.models.initial_values import LinearStd, initialise
@@ -36,7 +36,7 @@ class LanguageModel(nn.Module):
         vocab_size: int,
         d_model: int,
         n_layers: int,
-        make_mixer: Callable[[], nn.Module],
+        make_mixer: Callable[[], SequenceMixer],
         d_ff: int | None = None,
         linear_std: LinearStd = None,
         tie_embeddings: bool = False,
@@ -65,15 +65,7 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def prefill(self, tokens: Tensor, states: list[State]) -> tuple[Tensor, list[State]]:
         """The logits `[B, T, V]` of the next tokens, int64 `[B, T]`, and the states behind them (`SequenceMixer`)."""
-        return self._continued("prefill", tokens, states)
-
-    @torch.no_grad()
-    def step(self, tokens: Tensor, states: list[State]) -> tuple[Tensor, list[State]]:
-        """`prefill` of one token, int64 `[B, 1]`."""
-        return self._continued("step", tokens, states)
-
-    def _continued(self, method: str, tokens: Tensor, states: list[State]) -> tuple[Tensor, list[State]]:
-        x, states = self.blocks.continued(method, ResidualStream.embedded(tokens, self.embedding), states)
+        x, states = self.blocks.prefill(ResidualStream.embedded(tokens, self.embedding), states)
         return self._logits(x), states
 
     def _logits(self, x: ResidualStream) -> Tensor:

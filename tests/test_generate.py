@@ -69,7 +69,7 @@ def plain(model, rows):
     """The logits of steps that are launched one by one."""
     states, logits = model.init_state(*rows.shape), []
     for tokens in rows.split(1, dim=1):
-        next_logits, states = model.step(tokens, states)
+        next_logits, states = model.prefill(tokens, states)
         logits.append(next_logits)
     return torch.cat(logits, dim=1)
 

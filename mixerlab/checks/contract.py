@@ -165,26 +165,25 @@ def _longest(mixer: SequenceMixer) -> int:
 
 @torch.no_grad()
 def check_state(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
-    """`prefill` and `step` give what `forward` gives; `state_size` is the size of the state that `init_state` makes."""
+    """`prefill` gives what `forward` gives; `state_size` is the size of the state that `init_state` makes."""
     mixer.eval()
     x, outputs = torch.randn(2, LENGTH, d_model), []
     state = mixer.init_state(2, LENGTH, x.device, x.dtype)
     _require_state(state, "init_state")
     elements = sum(tensor.numel() for tensor in state.values() if tensor.is_floating_point()) / 2
     for tokens in x.split((5, 3, *(1,) * (LENGTH - 8)), dim=1):
-        name = "prefill" if tokens.shape[1] > 1 else "step"
-        given = getattr(mixer, name)(tokens, state)
+        given = mixer.prefill(tokens, state)
         is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Tensor)
-        _require(is_pair, f"{name} must give two things: the outputs, a tensor, and the state")
+        _require(is_pair, "prefill must give two things: the outputs, a tensor, and the state")
         y, state = given
-        _require_state(state, name)
+        _require_state(state, "prefill")
         kinds = [f"{list(tensor.shape)} of {tensor.dtype}" for tensor in (y, tokens)]
-        _require(kinds[0] == kinds[1], f"{name} gives outputs {kinds[0]} for tokens {kinds[1]}: they must be alike")
+        _require(kinds[0] == kinds[1], f"prefill gives outputs {kinds[0]} for tokens {kinds[1]}: they must be alike")
         outputs.append(y)
     stepped, expected = torch.cat(outputs, dim=1), mixer(x)
     right = torch.isclose(stepped, expected, rtol=1e-4, atol=1e-5).all(dim=2).all(dim=0)
     where = f"first at token {int(right.int().argmin()) + 1}"
-    _require_close(f"what prefill of 5 and 3 tokens and then step give, beside forward, {where}", stepped, expected)
+    _require_close(f"what prefill of 5, 3, 1, 1, ... tokens gives, beside forward, {where}", stepped, expected)
     size = mixer.state_size(LENGTH)
     is_own = type(mixer).init_state is not SequenceMixer.init_state
     _require(

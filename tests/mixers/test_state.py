@@ -51,12 +51,12 @@ def noisy(mixer):
 
 
 def in_pieces(mixer, x, lengths, dtype=torch.float32):
-    """The outputs of prefills of these lengths, and of steps for what is left of `x`."""
+    """The outputs of these lengths, and of what is left of `x` token by token."""
     state = mixer.init_state(len(x), x.shape[1], x.device, dtype)
     pieces = x.split((*lengths, *(1,) * (x.shape[1] - sum(lengths))), dim=1)
     outputs = []
-    for n, piece in enumerate(pieces):
-        y, state = (mixer.prefill if n < len(lengths) else mixer.step)(piece, state)
+    for piece in pieces:
+        y, state = mixer.prefill(piece, state)
         outputs.append(y)
     return torch.cat(outputs, dim=1), state
 
@@ -89,7 +89,7 @@ def test_a_graph_can_capture_a_step(name):
     state = mixer.init_state(2, LENGTH, CPU, torch.float32)
     before = dict(state)
     with NothingOnTheHost():
-        _, state = mixer.step(torch.randn(2, 1, WIDTH), state)
+        _, state = mixer.prefill(torch.randn(2, 1, WIDTH), state)
     assert state.keys() == before.keys() and all(state[key] is before[key] for key in state)
     with NothingOnTheHost(), pytest.raises(AssertionError):
         state[min(state)].sum().item()

@@ -82,6 +82,6 @@ def test_a_model_of_all_mixers_continues_from_its_state():
     logits, states = model.prefill(tokens[:, :13], states)
     steps = [logits]
     for token in tokens[:, 13:].split(1, dim=1):
-        logits, states = model.step(token, states)
+        logits, states = model.prefill(token, states)
         steps.append(logits)
     torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=1e-5, atol=1e-5)
