@@ -43,12 +43,7 @@ class ResidualStream:
     @classmethod
     def embedded(cls, tokens: Tensor, embedding: nn.Embedding) -> Self:
         """The stream at the start of a model: `embedding(tokens)`, for token ids `[B, T]`, int64."""
-        return cls(embedding(tokens)) if is_hooked(embedding) else cls.from_tokens(tokens, embedding.weight)
-
-    @classmethod
-    def from_tokens(cls, tokens: Tensor, table: Tensor) -> Self:
-        """The rows `tokens` `[B, T]`, int64, of `table` `[V, d_model]`."""
-        return cls(Embedded(tokens, table))
+        return cls(embedding(tokens) if is_hooked(embedding) else Embedded(tokens, embedding.weight))
 
     def add(self, layer: Callable[[Tensor], Tensor], norm: nn.RMSNorm) -> Self:
         """`x + layer(norm(x))`, for a layer from `[B, T, d_model]` to the same.

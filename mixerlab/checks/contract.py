@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mixerlab.checks.construction import check_construction
 from mixerlab.checks.outputs import ROWS, Kind, find_leak, find_state
+from mixerlab.kernels.fused.embedding import Embedded
 from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
@@ -135,7 +136,7 @@ def check_table(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
     """In the first layer of a model with a small vocabulary, a mixer computes what it computes of tensors."""
     mixer.eval()
     tokens, table, norm = torch.randint(5, (2, LENGTH)), torch.randn(5, d_model), nn.RMSNorm(d_model, NORM_EPS)
-    late = ResidualStream.from_tokens(tokens, table).add(mixer, norm).value()
+    late = ResidualStream(Embedded(tokens, table)).add(mixer, norm).value()
     at_once = ResidualStream(table[tokens]).add(mixer, norm).value()
     _require_close("the output in the first layer of a small vocabulary", late, at_once)
 

@@ -7,6 +7,7 @@ from every_mixer import mixer_of
 from formulas import attention, plain_norm, rotary
 from torch import nn
 
+from mixerlab.kernels.fused.embedding import Embedded
 from mixerlab.mixers import attn, parallax
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
@@ -71,7 +72,7 @@ def test_a_block_of_attention_is_its_formula(start, scored):
     block = Block(WIDTH, Attention(WIDTH, qk_norm=False)).double()
     random_gains(block)
     tokens, table = torch.randint(9, (2, LENGTH)), torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
-    x = ResidualStream.from_tokens(tokens, table) if start == "table" else ResidualStream(table[tokens])
+    x = ResidualStream(Embedded(tokens, table) if start == "table" else table[tokens])
     expected = plain_block(block, table[tokens], lambda x: layer_of_attention(x, block.mixer), scored)
     compare(block(x, scored).value(), expected, [table, *block.parameters()])
 
