@@ -177,7 +177,7 @@ class Training:
 
         module = PopulationTraining(
             population,
-            lambda population: self.make_optimizer(
+            lambda: self.make_optimizer(
                 population=population,
                 lr=[rates[number] for number in population.replicas],
                 total_steps=data.total_steps,

@@ -64,7 +64,7 @@ class PopulationTraining(L.LightningModule):
     def __init__(
         self,
         population: Population,
-        make_optimizer: Callable[[Population], PopulationOptimizer],
+        make_optimizer: Callable[[], PopulationOptimizer],
         config: TrainerConfig,
         *,
         cache: GraphCache | None = None,
@@ -99,7 +99,8 @@ class PopulationTraining(L.LightningModule):
         self.kept = nn.ModuleDict({moment: KeptWeights(learned) for moment in moments})
 
     def configure_optimizers(self) -> PopulationOptimizer:
-        return self.make_optimizer(self.population)
+        self.optimizer = self.make_optimizer()
+        return self.optimizer
 
     def _step(self, kind: str, group: BatchGroup, rows: Tensor) -> Step:
         """The method `kind` of `PopulationSteps` on the group's examples, captured at its first use if it can be."""
@@ -150,11 +151,6 @@ class PopulationTraining(L.LightningModule):
             self.cache.give_back(self.graphs)
         self.steps = self.graphs = None
         self.ready.clear()
-
-    def on_fit_start(self) -> None:
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, PopulationOptimizer)
-        self.optimizer = optimizer
 
     def teardown(self, stage: str) -> None:
         self._forget_steps()
