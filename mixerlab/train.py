@@ -48,7 +48,7 @@ from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.capture import graph_key
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.optimizers import in_tensors
-from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu, kept_in_sweep
+from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu
 from mixerlab.training.weights import pack, put_in, tensors_of
 
 if TYPE_CHECKING:
@@ -198,7 +198,8 @@ def run_cell(cfg: DictConfig) -> str | None:
     claim_gpu()
     use_noted_folders(cfg)
     cfg.trainer.progress = False
-    cfg.trainer.keep_weights = kept_in_sweep(cfg.trainer.keep_weights)
+    if cfg.trainer.keep_weights == "auto":
+        cfg.trainer.keep_weights = "none"  # of many runs few are loaded
     record = run(cfg)
     return record.run_id if record else None
 

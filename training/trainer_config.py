@@ -85,11 +85,6 @@ class TrainerConfig:
         return self.precision == "bf16" or (self.precision == "auto" and self.device_type == "gpu")
 
 
-def kept_in_sweep(keep_weights: str) -> str:
-    """What `trainer.keep_weights` means for a cell of a sweep: `auto` keeps none, as of many runs few are loaded."""
-    return "none" if keep_weights == "auto" else keep_weights
-
-
 def check_accelerator(accelerator: str) -> None:
     """Raises ValueError if a GPU is asked for, and there is none on this host."""
     if accelerator == "gpu" and not torch.cuda.is_available():
