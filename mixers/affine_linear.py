@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mixerlab.kernels.fused.heads import split_heads
-from mixerlab.kernels.fused.heads.parts import Form, Part
+from mixerlab.kernels.fused.heads import Form, Part, split_heads
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
 from mixerlab.mixers.cache import State

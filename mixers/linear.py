@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mixerlab.kernels.fused.heads import split_heads
-from mixerlab.kernels.fused.heads.parts import Form, Part
+from mixerlab.kernels.fused.heads import Form, Part, split_heads
 from mixerlab.mixers.base import NORM_EPS, head_dim_of
 from mixerlab.mixers.cache import State
 from mixerlab.mixers.projected import ProjectedMixer
