@@ -42,26 +42,18 @@ class Published:
     """A published table.
 
     Attributes:
-        title, source, recipe, checked: what it is, where it is from, what is known of it, how it was checked.
+        title: what it is.
+        about: that, where it is from, what is known of its training and how it was checked, in sentences.
         rates: the learning rates that its numbers are the best of, where ours count too; else empty.
         numbers: accuracies, one for each name and mixer.
         over: the settings of each task that a mean is over.
     """
 
     title: str
-    source: str
-    recipe: str
-    checked: str
+    about: str
     rates: tuple[float, ...]
     numbers: Numbers
     over: Mapping[str, tuple[str, ...]]
-
-    @property
-    def about(self) -> str:
-        """What is known of it, in sentences."""
-        what = ", ".join(filter(None, (self.title, self.source)))
-        parts = (("", what), ("Recipe: ", self.recipe), ("Checked: ", self.checked))
-        return " ".join(f"{name}{text}." for name, text in parts if text)
 
 
 def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
@@ -87,8 +79,10 @@ def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ..
                 if bool(place.setting) == (kind == "means") or (kind == "means" and text not in over):
                     raise ValueError(f"{name}, {mixer}, {text}: this is no name of {kind}")
                 numbers[place, mixer] = [float(value)]
-    texts = {key: str(table.get(key, "")) for key in ("title", "source", "recipe", "checked")}
-    return Published(rates=tuple(map(float, table.get("rates", ()))), numbers=numbers, over=over, **texts)
+    title, source, recipe, checked = (str(table.get(key, "")) for key in ("title", "source", "recipe", "checked"))
+    parts = (("", ", ".join(filter(None, (title, source)))), ("Recipe: ", recipe), ("Checked: ", checked))
+    about = " ".join(f"{before}{text}." for before, text in parts if text)
+    return Published(title, about, tuple(map(float, table.get("rates", ()))), numbers, over)
 
 
 def ours(
