@@ -90,8 +90,8 @@ class Composer:
         composed = []
         lacks: dict[str, dict[str, UnknownKey | None]] = {}  # by key and choice of its group: why
         for overrides in grid:
-            cfg, without = self._compose_what_applies(overrides)
-            composed.append((cfg, [override for override in overrides if override not in without]))
+            cfg, applied, without = self._compose_what_applies(overrides)
+            composed.append((cfg, applied))
             for override in overrides:
                 key = _key(override)
                 if (group := key.partition(".")[0]) in CHOICES:
@@ -108,22 +108,23 @@ class Composer:
 
     def cell(self, overrides: list[str]) -> Cell:
         """The cell of one combination, without the keys that its mixer, task and so on do not have."""
-        cfg, without = self._compose_what_applies(overrides)
-        return self._cell([override for override in overrides if override not in without], cfg)
+        cfg, applied, _ = self._compose_what_applies(overrides)
+        return self._cell(applied, cfg)
 
-    def _compose_what_applies(self, overrides: list[str]) -> tuple[DictConfig, dict[str, UnknownKey]]:
-        """The config without the overrides whose key the chosen mixer, task and so on do not have; and these."""
-        without: dict[str, UnknownKey] = {}
+    def _compose_what_applies(self, overrides: list[str]) -> tuple[DictConfig, list[str], dict[str, UnknownKey]]:
+        """The config, the overrides that are in it, and those whose key the chosen mixer, task and so on lack."""
+        applied, without = overrides, dict[str, UnknownKey]()
         while True:
             try:
-                return self._compose([override for override in overrides if override not in without]), without
+                return self._compose(applied), applied, without
             except ConfigCompositionException as error:
                 if (unknown := unknown_key(error)) is None or unknown.key.partition(".")[0] not in CHOICES:
                     raise
-                found = [o for o in overrides if f"{_key(o)}.".startswith(f"{unknown.key}.") and o not in without]
-                if not found:
+                lacking = [override for override in applied if f"{_key(override)}.".startswith(f"{unknown.key}.")]
+                if not lacking:
                     raise
-                without |= dict.fromkeys(found, unknown)
+                without |= dict.fromkeys(lacking, unknown)
+                applied = [override for override in applied if override not in without]
 
     def _compose(self, overrides: list[str]) -> DictConfig:
         with_hydra = self.loader.load_sweep_config(self.config, list(overrides))
