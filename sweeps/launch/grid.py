@@ -29,11 +29,11 @@ def run_grid(sweep: Sweep, overrides: Sequence[Override]) -> None:
     names, total = names_of(cells), counted(len(cells), "run")
     for line in left_out:
         print(line, flush=True)
-    pending, finished, damaged = _find(cells, sweep.config.force)
+    pending, finished, failed = _find(cells, sweep.config.force)
     if sweep.config.dry_run:
         width = max(50, *map(len, names.values()))
         for cell in cells:
-            state = "damaged" if cell in damaged else state_of(finished.get(cell), cell.code)
+            state = "damaged" if cell in failed else state_of(finished.get(cell), cell.code)
             print(f"{cell.run_id}  {names[cell]:<{width}} {state}")
         print(f"{total}, {len(finished)} of them finished")
         return
@@ -48,8 +48,7 @@ def run_grid(sweep: Sweep, overrides: Sequence[Override]) -> None:
                     remove_leftovers(cell.folder)
                     forget(cell.folder)
         except (ValueError, OSError) as error:
-            damaged[cell] = str(error)
-    failed = damaged
+            failed[cell] = str(error)
     if pending:
         with closing(sweep), closing(SweepProgress({cell: names[cell] for cell in pending})) as progress:
             failed |= sweep.train(pending, progress)
