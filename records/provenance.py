@@ -89,8 +89,9 @@ def git_state(*projects: Path) -> dict[str, Any]:
     """
     code = Path(__file__)
     state = _commit(code.parent, code.name, ":/")  # not of another repository, in which a copy is installed
-    names = ("project", *(f"project_{number}" for number in range(2, len(projects) + 1)))
-    return state | {name: _commit(project, ".", "*.py") for name, project in zip(names, projects, strict=False)}
+    for number, project in enumerate(projects, 1):
+        state["project" if number == 1 else f"project_{number}"] = _commit(project, ".", "*.py")
+    return state
 
 
 def _commit(folder: Path, tracked: str, new: str) -> dict[str, Any]:
