@@ -10,6 +10,7 @@ from mixerlab.records.schema import LABELS
 from mixerlab.sweeps.report.compare import compare, entry_text
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import rows_of
+from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import task_table
 from mixerlab.sweeps.tables.writers import rows_csv
 
@@ -38,7 +39,8 @@ def make(scratch: Path) -> None:
 
 def means_lines(rows: pd.DataFrame) -> list[list[str]]:
     """The report's means of accuracy and their intervals, chosen on test and, in brackets, the means on validation."""
-    test, validation = (task_table(best_per_cell(rows, selection)) for selection in ("official", "clean"))
+    frame = spread_out(rows)
+    test, validation = (task_table(best_per_cell(frame, selection)) for selection in ("official", "clean"))
     lines = [["task", *(column.mixer for column in test.columns)]]
     for name, row in test.rows.items():
         others = validation.rows[name]

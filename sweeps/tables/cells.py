@@ -36,20 +36,15 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official") -> pd.
     """One row per (column, task, setting): what the best learning rate (`best_trial`) reached.
 
     Every column stands against every (task, setting) that any of them has. A diverged replica has no score.
-
-    Args:
-        frame: as `spread_out` gives it, or as `collect` does: then a mixer is a column.
-
-    The columns are described in `sweeps.tables.columns`; `configs` counts the configurations that competed.
+    `sweeps.tables.columns` describes `frame` and what is returned; `configs` counts the configurations that competed.
     """
     groups: dict[Place, list[Row]] = {}
     scores: dict[Any, Score] = {}  # by task, and by (task, setting)
     names: dict[tuple[str, str], str] = {}  # of settings, by (task, setting)
     known = without_repeats(frame[frame["mixer"].notna()])
     for row in known.to_dict("records"):
-        column = row["column"] if "column" in row else Column(row["mixer"])
-        groups.setdefault((column, row["task"], row["setting"]), []).append(row)
-        names[row["task"], row["setting"]] = row.get("setting_name", row["setting"])
+        groups.setdefault((row["column"], row["task"], row["setting"]), []).append(row)
+        names[row["task"], row["setting"]] = row["setting_name"]
         if isinstance(row["score"], str):  # a run that has not ended says nothing of it
             score = Score(row["score"], bool(row["higher_is_better"]))
             scores |= {row["task"]: score, (row["task"], row["setting"]): score}
@@ -75,7 +70,7 @@ def of_columns_with_runs(cells: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFra
 
 def without_repeats(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with one row for each configuration, learning rate and seed: of several the newest that ended."""
-    same = [key for key in ("mixer", "column", "task", "setting", "config", "lr", "seed") if key in frame]
+    same = ["column", "task", "setting", "config", "lr", "seed"]
     order = ["ended", *(key for key in ("started_at", "run_id") if key in frame)]
     newest_last = frame.assign(ended=frame["status"].isin(ENDED)).sort_values(order, na_position="first")
     return frame.loc[newest_last.drop_duplicates(same, keep="last").index.sort_values()]

@@ -21,7 +21,7 @@ LOW, HIGH = (1e-3, 5e-3), 1e-2
 
 
 def only_cell(results, selection="official"):
-    (cell,) = best_per_cell(collect(results), selection).itertuples()
+    (cell,) = best_per_cell(spread_out(collect(results), by=[]), selection).itertuples()
     return cell
 
 
@@ -110,7 +110,7 @@ def test_seeds_share_one_learning_rate_and_may_be_of_separate_runs(tmp_path):
     cell = only_cell(tmp_path)
     assert (cell.lr, cell.n, cell.mean, cell.configs) == (1e-3, 2, pytest.approx(0.75), 1)
     assert cell.entry.by_seed == {3: 0.7, 4: 0.8} and cell.replicas == [(identity, 1) for identity in identities]
-    entry = setting_table(best_per_cell(collect(tmp_path))).entries[0]
+    entry = setting_table(best_per_cell(spread_out(collect(tmp_path)))).entries[0]
     assert entry.spread == pytest.approx(0.05 * math.sqrt(2))
 
 
@@ -129,9 +129,10 @@ def test_a_sweep_knows_the_rates_of_deleted_runs(tmp_path):
     configs = fakes.configs_in(tmp_path)
     assert only_cell(tmp_path).entry.edges and not only_cell(tmp_path).lacking
     shutil.rmtree(run_folder(tmp_path, run_id(fakes.config(lr=[HIGH]))))
-    (cell,) = best_per_cell(collect(tmp_path, configs)).itertuples()
+    cells = best_per_cell(spread_out(collect(tmp_path, configs)))
+    (cell,) = cells.itertuples()
     assert (cell.lr, cell.lacking, cell.entry.edges) == (5e-3, (HIGH,), 0)
-    assert [entry.incomplete for entry in task_table(best_per_cell(collect(tmp_path, configs))).entries] == [True]
+    assert [entry.incomplete for entry in task_table(cells).entries] == [True]
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])

@@ -58,7 +58,7 @@ def test_what_failed_or_never_ended_or_cannot_be_read_is_a_row(tmp_path):
     assert "claimed" not in statuses
     lines = [note for note in notes(tmp_path) if note.startswith("unreadable: ")]
     assert len(lines) == 2 and all(str(tmp_path / "runs" / name) in "".join(lines) for name in ("broken", damaged))
-    status = best_per_cell(frame).set_index("mixer")["status"].to_dict()
+    status = best_per_cell(spread_out(frame)).set_index("mixer")["status"].to_dict()
     assert status == {"attn": "ok", "parallax": "missing", "gdn": "failed", "mesa": "missing"}
     asked = collect(tmp_path, fakes.by_run_id(fakes.config(), gone))
     assert asked.groupby("mixer")["status"].agg(set).to_dict() == {"attn": {"finished"}, "mamba": {"missing"}}
@@ -97,7 +97,7 @@ def test_two_classes_under_one_name_are_not_taken_for_each_other(tmp_path):
     add_class(tmp_path, "mixers.own2.Own", provenance={"code_version": {"mixer": "b"}})
     fakes.add_run(tmp_path, [0.1, 0.5, 0.1])
     frame = collect(tmp_path)
-    assert frame["config"].nunique() == 3 and best_per_cell(frame)["configs"].tolist() == [1, 2]
+    assert frame["config"].nunique() == 3 and best_per_cell(spread_out(frame, by=[]))["configs"].tolist() == [1, 2]
     assert not notes(tmp_path)  # not that its code has changed
     add_class(tmp_path, "mixers.own3.Own", task="mem")
     columns = columns_in_order(spread_out(collect(tmp_path))["column"])
