@@ -92,7 +92,7 @@ def result_columns(score: Score = ACCURACY) -> tuple[str, ...]:
     """
     scores = [f"{place}_{score.name}" for place in ("official", "clean", "clean_val", "val", "test")]
     scores += ["official_token_accuracy", "clean_token_accuracy"]
-    optional = _OPTIONAL if score.is_accuracy else _OPTIONAL[1:]
+    optional = [name for name in _OPTIONAL if score.is_accuracy or name != "steps_to_90"]
     return ("status", "error", *_COUNTS, "official_epoch", "clean_epoch", *scores, *_LOSSES, *optional)
 
 

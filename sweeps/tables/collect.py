@@ -196,8 +196,7 @@ def read_rows(path: str | Path) -> pd.DataFrame:
         needed = {*LEADING, *(f"{place}_{score.name}" for place in ("official", "clean_val") for score in scores)}
         if missing := sorted(needed - set(frame)):
             raise ValueError(f"it has no {', '.join(missing)}")
-        numbers = {name for name, kind in LABELS.items() if kind is not str}
-        numbers = numbers.union(*(result_columns(score)[2:] for score in scores))
+        numbers = {*LABELS, *(name for score in scores for name in result_columns(score))} - _TEXTS
         return frame.apply(lambda own: own if _is_text(own.name) else _values(own, own.name in numbers))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
