@@ -120,8 +120,9 @@ _COST_NAMES = ("parameters", "training", "tokens/s", "GPU memory")
 
 def cost_markdown(frame: pd.DataFrame) -> str | None:
     """What a run of each (task, setting) and column takes; None if no record says it. `frame`: of `spread_out`."""
+    by = ["task", "setting", "column", "device", "replicas"]
     told = frame[frame["mixer"].notna() & frame["status"].isin(ENDED)]
-    told = told.reindex(columns=["task", "setting", "column", "run_id", "replica", "device", *_COST])
+    told = told.reindex(columns=["task", "setting", "column", "device", "run_id", "replica", *_COST])
     told = told.assign(**{name: pd.to_numeric(told[name], errors="coerce") for name in _COST})
     told = told.assign(replicas=told.groupby("run_id")["replica"].transform("size"), device=told["device"].fillna("-"))
     runs = told.drop_duplicates("run_id").dropna(subset=["training_s", "tokens_per_s"])
@@ -129,10 +130,10 @@ def cost_markdown(frame: pd.DataFrame) -> str | None:
         return None
     columns = columns_in_order(runs["column"])
     names = labels(columns)
-    lines = [["task", "setting", "column", "device", "replicas", *_COST_NAMES]]
-    groups = runs.groupby(lines[0][:5], sort=False)
+    lines = [[*by, *_COST_NAMES]]
     for (task, setting, column, device, replicas), own in sorted(
-        groups, key=lambda group: (place_rank(group[0][:2]), columns.index(group[0][2]), group[0][3:])
+        runs.groupby(by, sort=False),
+        key=lambda group: (place_rank(group[0][:2]), columns.index(group[0][2]), group[0][3:]),
     ):
         size, seconds, speed, memory = own[list(_COST)].median()
         texts = (f"{size:,.0f}", duration(seconds), f"{speed:,.0f}", "-" if pd.isna(memory) else f"{memory:,.0f} MB")
@@ -170,6 +171,6 @@ def solved_markdown(cells: pd.DataFrame) -> str | None:
         "Share of the seeds at the best learning rate that reached a test accuracy of 0.9, mean over the settings:\n\n"
         f"{aligned(shares, 1, escape_markdown)}\n\n"
         "Replicas (learning rate, seed) that reached it, and the median of the steps to it. One that never did counts\n"
-        f"as infinitely late, so there is a median only where more than half did.\n\n"
+        "as infinitely late, so there is a median only where more than half did.\n\n"
         f"{aligned(lines, 2, escape_markdown)}\n"
     )
