@@ -35,7 +35,7 @@ LUCK = ("seed", "task.data_seed", "task.map_seed")  # keys by which runs differ 
 RANDOM_TRIALS = 5  # at the start, before the sampler has something to go by
 
 
-def run_search(sweep: Sweep, overrides: Sequence[Override], n_trials: int, n_jobs: int = 1, seed: int = 0) -> None:
+def run_search(sweep: Sweep, overrides: Sequence[Override], n_trials: int, n_jobs: int, seed: int) -> None:
     """Looks for the best score of a run on validation: of its best learning rate, averaged over the seeds; reports.
 
     Optuna's TPE sampler with this `seed` proposes `n_trials` runs, `n_jobs` at a time, whose overrides have several
