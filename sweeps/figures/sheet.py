@@ -79,7 +79,7 @@ class Sheet:
         titles: of its panels.
         narrowest, widest: of a panel; a grid that is narrower than the sheet stands in its middle.
         beside: what the labels beside the panels take.
-        sharey: which panels have an axis in common.
+        sharey: whether the panels have a vertical axis in common.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Sheet:
         narrowest: float = 1.0,
         widest: float = 2.6,
         beside: float = 0.4,
-        sharey: Any = True,
+        sharey: bool = True,
     ) -> None:
         words = [text_width(word, PANEL_TITLE) for title in titles for word in title.split()]
         count, least = len(titles), max([narrowest, *words]) + BETWEEN
