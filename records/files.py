@@ -41,9 +41,6 @@ CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.csv"
 ERROR_FILE = "error.txt"  # the traceback of a run that failed, beside its record
 
-# The columns of metrics.csv that figures draw, beside those of the score.
-DRAWN = ("epoch", "replica", "lr", "train_loss")
-
 
 class Unreadable(ValueError):
     """A file of a run cannot be read; the message is one line that names it."""
@@ -199,7 +196,7 @@ def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
             if said["sha256"].get(METRICS_FILE) != _digest(content):
                 raise ValueError("it is not the file that was written with the record")
             name = said["score"]["name"]
-        drawn = [*DRAWN, f"val_{name}", f"test_{name}"]
+        drawn = ("epoch", "replica", "lr", "train_loss", f"val_{name}", f"test_{name}")  # by figures, as numbers
         return pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(drawn, float))
 
 
