@@ -206,9 +206,9 @@ def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> lis
     return [escape_markdown(text + f"{', '.join(found)}.")] if found else []
 
 
-def _chosen(names: Sequence[str]) -> dict[str, Published]:
-    """The published tables of these names, and all of a file."""
-    known, found = read_published(), {}
+def _chosen(names: Sequence[str], known: dict[str, Published]) -> dict[str, Published]:
+    """Of the known tables those of these names, and all of a file; without names all that are known."""
+    found = {}
     for name in names:
         if name in known:
             found[name] = known[name]
@@ -226,7 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("sources", nargs="+", metavar="SOURCE", help="results folders, archives or a rows.csv, a series each")
     add("--labels", nargs="+", default=[], help="of the sources, in their order (default: their names)")
-    names = ", ".join(read_published())
+    known = read_published()
+    names = ", ".join(known)
     help_of_tables = f"of {names}, or a yaml of your own; in figures a bar for the first, a band for the others"
     add("--published", nargs="+", default=[], metavar="NAME", help=f"{help_of_tables} (default: all)")
     help_of_rules = "how ours are chosen: " + "; ".join(f"{rule}, {text}" for rule, text in RULES.items())
@@ -238,5 +239,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--by", nargs="+", metavar="KEY", help="lines by these keys and no others (default: the keys that were swept)")
     add("--width", type=float, metavar="INCHES", help=WIDTH)
     args = vars(parser.parse_args(arguments))
-    print(compare(tables=_chosen(args.pop("published")), **args))
+    print(compare(tables=_chosen(args.pop("published"), known), **args))
     print(f"tables and figures: {args['out']}")
