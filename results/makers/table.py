@@ -3,15 +3,16 @@
 import shutil
 from pathlib import Path
 
-import pandas as pd
 from makers.common import EARLIER, RECORDS, copy_report, folder_of, write_in_page
 
 from mixerlab.records.schema import LABELS
+from mixerlab.sweeps.figures.points import error_of, is_bound
 from mixerlab.sweeps.report.compare import compare, entry_text
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import rows_of
+from mixerlab.sweeps.tables.intervals import error_of_sum, student_t
 from mixerlab.sweeps.tables.swept import spread_out
-from mixerlab.sweeps.tables.tables import task_table
+from mixerlab.sweeps.tables.tables import Table, task_table
 from mixerlab.sweeps.tables.writers import rows_csv
 
 # Columns of table/rows.csv; a report of the archive has all hyperparameters and the whole provenance.
@@ -30,19 +31,34 @@ def make(scratch: Path) -> None:
     files = ["official/solved.md", *(f"official/{name}.png" for name in ("accuracy", "difficulty", "learning_rates"))]
     files += [f"{selection}/{name}.md" for selection in ("official", "clean") for name in ("accuracy", "settings")]
     copy_report("table", files, scratch)
-    write_in_page(folder, "means", means_lines(rows), 1)
+    frame = spread_out(rows)
+    test, validation = (task_table(best_per_cell(frame, selection)) for selection in ("official", "clean"))
+    write_in_page(folder, "means", means_lines(test, validation), 1)
+    write_in_page(folder, "lead", lead_lines(test), 1)
     sources, labels = [scratch / "table" / "rows.csv", folder / EARLIER], ["default rates", "the paper's rates"]
     compare(sources, scratch / "beside", labels=labels, rules=("official", "last"))
     shutil.copyfile(scratch / "beside" / "published.md", folder / "beside_published.md")
     shutil.copyfile(scratch / "beside" / "means.png", folder / "beside_published.png")
 
 
-def means_lines(rows: pd.DataFrame) -> list[list[str]]:
+def means_lines(test: Table, validation: Table) -> list[list[str]]:
     """The report's means of accuracy and their intervals, chosen on test and, in brackets, the means on validation."""
-    frame = spread_out(rows)
-    test, validation = (task_table(best_per_cell(frame, selection)) for selection in ("official", "clean"))
     lines = [["task", *(column.mixer for column in test.columns)]]
     for name, row in test.rows.items():
         others = validation.rows[name]
         lines.append([*name, *(f"{entry_text(entry)} ({others[column].mean:.3f})" for column, entry in row.items())])
+    return lines
+
+
+def lead_lines(test: Table) -> list[list[str]]:
+    """The mean of Parallax less that of each other mixer, and half of Welch's interval of 95%."""
+    lines = [["Parallax less", *(column.mixer for column in test.columns if column.mixer != "parallax")]]
+    for name, row in test.rows.items():
+        by_mixer = {column.mixer: entry for column, entry in row.items()}
+        parallax, texts = by_mixer.pop("parallax"), []
+        for entry in by_mixer.values():
+            error, freedom = error_of_sum(map(error_of, (parallax, entry)))
+            bound = "‡" if is_bound(parallax) or is_bound(entry) else ""
+            texts.append(f"{parallax.mean - entry.mean:+.3f} ± {student_t(freedom) * error**0.5:.3f}{bound}")
+        lines.append([*name, *texts])
     return lines
