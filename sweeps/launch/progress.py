@@ -57,17 +57,13 @@ class SweepProgress:
             self._draw()
 
     def _draw(self, at_once: bool = False) -> None:
+        done, share, times = self.line()
         if is_terminal():
-            done, share, times = self.line()
             self.bar.n = share * self.total
             self.bar.set_description_str(done, refresh=False)
             self.bar.set_postfix_str(times)
         else:
-            self.lines.tell(self._text, at_once)
-
-    def _text(self) -> str:
-        done, share, times = self.line()
-        return f"{done}, {100 * share:.0f}% of the work, {times}"
+            self.lines.tell(lambda: f"{done}, {100 * share:.0f}% of the work, {times}", at_once)
 
     def close(self) -> None:
         self.is_over.set()
