@@ -55,6 +55,11 @@ def make(scratch: Path) -> None:
                 told = common.difference_of_means(*sides) if len(sides) == 2 else ""
                 lines.append([question, first, second, *texts, told])
     common.write_in_page(folder, "questions", lines, 3)
+    lines = [["optimizer", "cells and seeds below 0.98", "best at"]]
+    for key, (name, rates, _) in OPTIMIZERS.items():
+        own = rows[(rows["optimizer"] == key) & rows["lr"].isin(rates)]
+        lines.append([name, *common.chosen_rates(own, [*common.CELL, "seed"], "clean")])
+    common.write_in_page(folder, "rates", lines, 1)
     save(map_figure({name: own["accuracy"] for name, own in seeds.items()}), folder / "map")
 
 
