@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from makers.common import folder_of, mean_change, rows_in, write_in_page
 
+from mixerlab.records.best import Selection
 from mixerlab.records.names import TASKS, place_rank
 from mixerlab.sweeps.tables.cells import at_best_rate
 
 ARM = ["mixer.zero_init_rho", "mixer.rope_on_rho"]
+AUTHORS = (False, True)
 LONG = ("seq_len-512", "seq_len-1024")
 
 
@@ -31,9 +34,31 @@ def make(scratch: Path) -> None:
     names = [f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated" for zero, rotated in seeds]
     header = ["task", *names, "effect of W_R zero", "effect of rotating rho"]
     write_in_page(folder_of("arms"), "arms", [header, *lines], 1)
+    write_in_page(folder_of("arms"), "means", means_lines(rows), 2)
     learned = rows.assign(learned=np.isfinite(rows["steps_to_90"])).groupby(["task", "setting"])
     counts = learned.filter(lambda own: 0 < own["learned"].sum() < len(own))
     counts = counts.groupby(["task", "setting", *ARM])["learned"].sum().unstack(ARM)
     counts = counts.loc[sorted(counts.index, key=place_rank)]
     shares = [[*cell, *(str(int(count)) for count in row)] for cell, row in counts.iterrows()]
     write_in_page(folder_of("arms"), "learned", [["task", "setting", *names], *shares], 2)
+
+
+def means_lines(rows: pd.DataFrame) -> list[list[str]]:
+    """What the choices and whole arms change in the mean over settings, by what chooses and by which accuracy."""
+    lines = [["mean over settings", "of", "W_R zero", "rho rotated", "arm zero, rotated", "arm zero, not rotated"]]
+    measures: dict[str, tuple[Selection, str]] = {
+        "test, chosen on validation": ("clean", "clean_accuracy"),
+        "test, chosen on test": ("official", "official_accuracy"),
+        "validation, chosen on it": ("clean", "clean_val_accuracy"),
+    }
+    short = rows[rows["group"].isin(TASKS)]
+    for settings, own in {"all": short, "without fcr": short[short["task"] != "fcr"]}.items():
+        for told, (selection, accuracy) in measures.items():
+            best = at_best_rate(own, [*ARM, "task", "setting"], selection)
+            tasks = best.groupby([*ARM, "task", "seed"])[accuracy].mean()
+            arms = tasks.groupby([*ARM, "seed"]).mean().unstack(ARM)
+            changes = [arms.T.groupby(level=choice).mean().T for choice in ARM]
+            changes = [means[True] - means[False] for means in changes]
+            changes += [arms[True, rotated] - arms[AUTHORS] for rotated in (True, False)]
+            lines.append([settings, told, *(mean_change(list(change)) for change in changes)])
+    return lines

@@ -1,5 +1,6 @@
 """Mixers by optimizers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +28,8 @@ def make(scratch: Path) -> None:
     seeds = {name: common.best_of_seeds(own, sorted(own["lr"].unique())) for name, own in rows.groupby("optimizer")}
     (folder / "accuracy.md").write_text(common.recipe_table(seeds))
     save(steps_figure(rows), folder / "steps")
-    gains = {name: common.gain_of(own) for name, own in seeds.items()}
-    by_cell = pd.concat(gains, names=["optimizer"]).dropna().unstack("optimizer").groupby(["task", "setting"])
-    lines = [["task", "setting", *gains]]
-    for cell, own in sorted(by_cell, key=lambda one: place_rank(one[0])):
-        lines.append([*cell, *(common.mean_change(list(own[name].dropna()), usual=3) for name in gains)])
-    common.write_in_page(folder, "gains", lines, 2)
+    for mixer in ("parallax", "gdn"):
+        common.write_in_page(folder, f"{mixer} less attention", gains_lines(seeds, mixer), 2)
     searched = common.rows_in("board", "search.csv")
     searched = searched.assign(score=searched["clean_val_accuracy"].where(searched["status"] == "finished", 0.0))
     means = searched.groupby(["optimizer", "lr"])["score"].mean().unstack()
@@ -42,6 +39,16 @@ def make(scratch: Path) -> None:
         chosen = {best, max({best - 1, best + 1} & {*range(len(own))}, key=lambda place: own.iloc[place])}
         lines.append([name, *(f"**{x:.3f}**" if i in chosen else f"{x:.3f}" for i, x in enumerate(own))])
     (folder / "rates.md").write_text(common.noted(lines, 1, SEARCH_NOTE))
+
+
+def gains_lines(seeds: Mapping[str, pd.DataFrame], mixer: str) -> list[list[str]]:
+    """What a mixer gains over attention with each optimizer, by setting."""
+    gains = {name: common.gain_of(own, mixer) for name, own in seeds.items()}
+    by_cell = pd.concat(gains, names=["optimizer"]).dropna().unstack("optimizer").groupby(["task", "setting"])
+    lines = [["task", "setting", *gains]]
+    for cell, own in sorted(by_cell, key=lambda one: place_rank(one[0])):
+        lines.append([*cell, *(common.mean_change(list(own[name].dropna()), usual=3) for name in gains)])
+    return lines
 
 
 def steps_figure(rows: pd.DataFrame) -> Figure:

@@ -82,9 +82,9 @@ def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float], selection: Selecti
     return at_best(rows, rates, selection).to_frame("accuracy").assign(learned=counts, replicas=len(rates))
 
 
-def gain_of(seeds: pd.DataFrame) -> pd.Series:
-    """The accuracy of Parallax less attention's, of `best_of_seeds`."""
-    return seeds["accuracy"].xs("parallax") - seeds["accuracy"].xs("attn")
+def gain_of(seeds: pd.DataFrame, mixer: str = "parallax") -> pd.Series:
+    """The accuracy of a mixer less attention's, of `best_of_seeds`."""
+    return seeds["accuracy"].xs(mixer) - seeds["accuracy"].xs("attn")
 
 
 def chosen_rates(rows: pd.DataFrame, by: Sequence[str], selection: Selection) -> list[str]:

@@ -3,6 +3,7 @@
 A bare MesaNet is without what linear attention does not have either, and stands for its place in the map.
 """
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from mixerlab.records.names import place_rank
 from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 
+DIFFERENCES_NOTE = """\
+Accuracy of the first less that of the second, mean over seeds ± half of Student's 95% interval."""
 MUON_RATES = (3e-3, 1e-2, 3e-2)
 OPTIMIZERS = {"muon": ("Muon", MUON_RATES, "#0072B2"), "adamw": ("AdamW", common.ADAMW_RATES, "#D55E00")}
 BARE, NEGATIVE = ", bare", ", negative eigenvalues"
@@ -55,6 +58,7 @@ def make(scratch: Path) -> None:
                 told = common.difference_of_means(*sides) if len(sides) == 2 else ""
                 lines.append([question, first, second, *texts, told])
     common.write_in_page(folder, "questions", lines, 3)
+    (folder / "differences.md").write_text(differences_table({name: own["accuracy"] for name, own in seeds.items()}))
     lines = [["optimizer", "cells and seeds below 0.98", "best at"]]
     for key, (name, rates, _) in OPTIMIZERS.items():
         own = rows[(rows["optimizer"] == key) & rows["lr"].isin(rates)]
@@ -77,6 +81,20 @@ def gains(accuracy: pd.Series, first: str, second: str) -> tuple[list[float], in
     by_mixer = accuracy.unstack("mixer").reindex(columns=[first, second])
     change = (by_mixer[first] - by_mixer[second]).unstack("seed").dropna()
     return list(change.mean()) if len(change) else [], len(change)
+
+
+def differences_table(accuracies: Mapping[str, pd.Series]) -> str:
+    """The differences of all questions by setting."""
+    by_mixer = {name: own.unstack("mixer") for name, own in accuracies.items()}
+    cells = sorted({cell[:2] for own in by_mixer.values() for cell in own.index}, key=place_rank)
+    lines = [["difference", "optimizer", *map(" ".join, cells)]]
+    for first, second in itertools.chain(*QUESTIONS.values()):
+        for name, own in by_mixer.items():
+            by_cell = (own[first] - own[second]).dropna().groupby(["task", "setting"]).agg(list)
+            changes = by_cell.reindex(cells).items()
+            lines.append([f"{first} less {second}", name])
+            lines[-1] += [common.mean_change(one, usual=3) if isinstance(one, list) else "" for _, one in changes]
+    return common.noted(lines, 2, DIFFERENCES_NOTE)
 
 
 def map_figure(seeds: Mapping[str, pd.Series]) -> Figure:

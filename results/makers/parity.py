@@ -1,8 +1,8 @@
 """Our runs beside those of mad-lab."""
 
 from pathlib import Path
-from statistics import fmean
 
+import pandas as pd
 from makers.common import CELL, RECORDS, difference_of_means, folder_of, noted, rows_in
 
 from mixerlab.sweeps.tables.collect import rows_of
@@ -26,11 +26,18 @@ def make(scratch: Path) -> None:
     rows.to_csv(folder / "rows.csv", index=False, lineterminator="\n")
     lines = []
     for key, cell in rows.groupby(CELL):
-        sides = [list(cell[side]) for side in ("theirs", "ours")]
-        shown = [f"{fmean(side):.3f} ({min(side):.3f} to {max(side):.3f})" for side in sides]
-        shown.append(difference_of_means(sides[1], sides[0]))
         epochs = [f"{cell[side].min():.0f} to {cell[side].max():.0f}" for side in ("their_epoch", "our_epoch")]
-        lines.append([*key, *shown, *epochs])
+        lines.append([*key, *beside(cell["theirs"], cell["ours"]), *epochs])
+    float32 = rows_in("parity", "float32.csv")
+    means = float32[float32["epoch"].between(2, 11)].groupby(["side", "seed"])["test_accuracy"].mean()
+    place = ["attn", "icr", "num_train_examples-800, float32 on a CPU"]
+    lines.append([*place, *beside(means["mad-lab"], means["ours"]), *["mean of 2 to 11"] * 2])
     header = ["mixer", "task", "setting", "mad-lab", "ours", "difference", "best epoch, mad-lab", "best epoch, ours"]
     note = "In brackets, lowest to highest seed; after ±, half of Welch's interval of 95%."
     (folder / "rows.md").write_text(noted([header, *lines], 3, note))
+
+
+def beside(*sides: pd.Series) -> list[str]:
+    """Mean and range over seeds of their accuracies and of ours, and the difference."""
+    shown = [f"{side.mean():.3f} ({side.min():.3f} to {side.max():.3f})" for side in sides]
+    return [*shown, difference_of_means(*map(list, sides[::-1]))]

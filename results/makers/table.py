@@ -33,7 +33,8 @@ def make(scratch: Path) -> None:
     copy_report("table", files, scratch)
     frame = spread_out(rows)
     test, validation = (task_table(best_per_cell(frame, selection)) for selection in ("official", "clean"))
-    write_in_page(folder, "means", means_lines(test, validation), 1)
+    earlier = task_table(best_per_cell(spread_out(rows_of(folder / EARLIER))))
+    write_in_page(folder, "means", means_lines(test, validation, earlier), 1)
     write_in_page(folder, "lead", lead_lines(test), 1)
     write_in_page(folder, "rates", [["cells below 0.98", "best at"], chosen_rates(rows, CELL, "official")], 0)
     sources, labels = [scratch / "table" / "rows.csv", folder / EARLIER], ["default rates", "the paper's rates"]
@@ -42,12 +43,18 @@ def make(scratch: Path) -> None:
     shutil.copyfile(scratch / "beside" / "means.png", folder / "beside_published.png")
 
 
-def means_lines(test: Table, validation: Table) -> list[list[str]]:
-    """The report's means of accuracy and their intervals, chosen on test and, in brackets, the means on validation."""
+def means_lines(test: Table, validation: Table, earlier: Table) -> list[list[str]]:
+    """The report's means of accuracy and their intervals, chosen on test and, in brackets, the means on validation.
+
+    Below them those of all tasks of an `earlier` table.
+    """
     lines = [["task", *(column.mixer for column in test.columns)]]
     for name, row in test.rows.items():
         others = validation.rows[name]
         lines.append([*name, *(f"{entry_text(entry)} ({others[column].mean:.3f})" for column, entry in row.items())])
+    lines.append(
+        ["Avg, the paper's rates", *(f"{entry.mean:.3f}" for entry in list(earlier.rows.values())[-1].values())]
+    )
     return lines
 
 
