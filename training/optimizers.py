@@ -38,8 +38,6 @@ class PopulationOptimizer(torch.optim.Optimizer):
         weight_decay: decoupled decay coefficient.
         betas, eps: Adam's.
         max_grad_norm: a replica's gradient is scaled down to at most this norm; None: no clipping.
-        bf16_matrices: keep all Rule.MATRIX parameters in bfloat16: rounded (to nearest, ties to even) before the first
-            step and after each one. The tensor that holds them, their moments and the step itself stay float32.
 
     A replica with a non-finite gradient is frozen: after the step, its entry in `active` (bool `[R]`) is False, and its
     parameters are those before the step. A subclass says what it does otherwise than AdamW by `lr_scale`,
@@ -68,7 +66,6 @@ class PopulationOptimizer(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
         max_grad_norm: float | None = 1.0,
-        bf16_matrices: bool = False,
     ):
         for value in lr:
             _require(0 < value < math.inf, f"lr={value} must be a finite number above 0")
@@ -84,8 +81,6 @@ class PopulationOptimizer(torch.optim.Optimizer):
         self.schedule, self.total_steps = schedule, total_steps
         self.base_weight_decay, self.betas, self.eps = weight_decay, (betas[0], betas[1]), eps
         self.max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
-        self.bf16_matrices = bf16_matrices
-        self._round_matrices()
         self.column_scale = self.layout.rates(self.lr_scale(), lr).to(parameters.device)
         self.column_decay = self.layout.decaying(self.decay_scale()).to(parameters.device)
         self.scheduled = self._scheduled().to(parameters.device)
@@ -229,7 +224,6 @@ class PopulationOptimizer(torch.optim.Optimizer):
             schedule=self.scheduled,
             eps=self.eps,
         )
-        self._round_matrices()
 
     def _gradient_for_direction(self, columns: int) -> Tensor:
         gradient = self.parameters.grad
@@ -237,12 +231,6 @@ class PopulationOptimizer(torch.optim.Optimizer):
         if has_own_direction(type(self)):  # for Muon's, which takes the momentum alone, a step launches nothing more
             gradient = gradient * self._clipping(gradient.norm(dim=1))
         return gradient[:, :columns]
-
-    @torch.no_grad()
-    def _round_matrices(self) -> None:
-        if self.bf16_matrices:
-            matrices = self.parameters[:, self.layout.span(Rule.MATRIX)]
-            matrices.copy_(matrices.to(torch.bfloat16))
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -280,7 +268,7 @@ class Muon(PopulationOptimizer):
     matrices of all replicas are orthogonalised together.
 
     Args:
-        population, lr, schedule, total_steps, weight_decay, max_grad_norm, bf16_matrices: as for `PopulationOptimizer`.
+        population, lr, schedule, total_steps, weight_decay, max_grad_norm: as for `PopulationOptimizer`.
         momentum: decay rate of the momentum of matrices.
         nesterov: orthogonalise the gradient moved towards the momentum, not the momentum itself.
         update_scale: a name of UPDATE_SCALES: by what a matrix's shape scales its learning rate (weight decay has no
@@ -319,7 +307,6 @@ class Muon(PopulationOptimizer):
         decoder: str = "muon",
         head: str = "adam",
         decayed: str = "matrices",
-        bf16_matrices: bool = False,
     ):
         assert population.layout.grouping == Grouping(filters, decoder, head)
         _require(0 <= momentum < 1, f"momentum={momentum} must be in [0, 1)")
@@ -342,7 +329,6 @@ class Muon(PopulationOptimizer):
             betas=betas,
             eps=eps,
             max_grad_norm=max_grad_norm,
-            bf16_matrices=bf16_matrices,
         )
 
     def lr_scale(self) -> Tensor:
