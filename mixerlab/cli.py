@@ -159,12 +159,8 @@ def train_run(cfg: "DictConfig") -> None:
 
 def _say_what_is_left_out(hydra_config: "HydraConf") -> None:
     """Of an experiment with a grid, a single run trains one cell."""
-    from omegaconf import DictConfig
-
-    sweeper = hydra_config.sweeper
-    grid = sweeper.get("params") if isinstance(sweeper, DictConfig) else None
-    if isinstance(grid, DictConfig) and grid:
-        params = " ".join(f"{key!s}={value}" for key, value in grid.items())
+    if grid := hydra_config.sweeper.get("params"):
+        params = " ".join(f"{key}={value}" for key, value in grid.items())
         experiment = hydra_config.runtime.choices.get("experiment")
         log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, experiment)
 

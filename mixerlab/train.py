@@ -33,14 +33,7 @@ from mixerlab.records.errors import RefusedCode, RefusedMixer, with_place
 from mixerlab.records.identity import hyperparameters, replicas_of, run_id
 from mixerlab.records.interruption import users_code
 from mixerlab.records.provenance import COMMAND, git_state, provenance
-from mixerlab.records.schema import (
-    Record,
-    changed_code,
-    failed_record,
-    labels_of_replicas,
-    rows_digest,
-    state_of,
-)
+from mixerlab.records.schema import Record, changed_code, failed_record, labels_of_replicas, rows_digest, state_of
 from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import load_or_generate
