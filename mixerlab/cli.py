@@ -112,7 +112,7 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     """
     from hydra._internal.utils import get_args_parser
 
-    from mixerlab.config.project import check_readable, search_path, use_folders
+    from mixerlab.config.project import check_yamls, search_path, use_folders
 
     args, unknown = get_args_parser().parse_known_intermixed_args(arguments)
     if args.experimental_rerun is not None:
@@ -125,9 +125,9 @@ def _overrides_first(arguments: list[str]) -> list[str]:
         options.remove(override)
     spaced = [value for option, value in pairwise(options) if option in ("--config-dir", "-cd")]
     folders = spaced + [option.partition("=")[2] for option in options if option.startswith("--config-dir=")]
-    earlier = [Path(folder) for folder in folders if folder != args.config_dir]
-    check_readable(use_folders([*earlier, args.config_dir] if args.config_dir else []))
-    return [*overrides, *search_path(earlier), *options]
+    earlier = [folder for folder in folders if folder != args.config_dir]
+    check_yamls(use_folders([*earlier, args.config_dir] if args.config_dir else []))
+    return [*overrides, *search_path([f"file://{Path(folder).resolve()}" for folder in earlier]), *options]
 
 
 def train_run(cfg: "DictConfig") -> None:

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
-from mixerlab.config.project import ConfigDir, check_readable, check_yaml, given, note_folders, search_path, use_folders
+from mixerlab.config.project import ConfigDir, check_yaml, check_yamls, given, note_folders, search_path, use_folders
 from mixerlab.config.settings import baseline_from_yaml, build_task
 from mixerlab.config.sizes import match_params
 from mixerlab.records.schema import CHOICES
@@ -37,8 +37,9 @@ def compose(*overrides: str, config_dir: ConfigDir = None) -> DictConfig:
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         with one_line_refusals():
             folders = use_folders(config_dir)
-            check_readable(folders)
-            composed = hydra_compose("config", [*search_path(folders), *overrides], return_hydra_config=True)
+            check_yamls(folders)
+            places = search_path([f"file://{folder}" for folder in folders])
+            composed = hydra_compose("config", [*places, *overrides], return_hydra_config=True)
         cfg = without_hydra(composed)
         complete(cfg, composed.hydra, GlobalHydra.instance().config_loader())
     note_folders(cfg, folders)

@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from mixerlab.config.project import check_yaml, searching
+from mixerlab.config.project import check_yaml, search_path
 
 NAME = "hybrid"
 _KEYS = ("name", "layers", "options")
@@ -86,7 +86,7 @@ def _options(mixer: DictConfig, layers: int) -> list[tuple[str, dict[str, Any]]]
 
 def composed_mixer(name: str, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> dict[str, Any]:
     """`cfg.mixer` of `mixer=<name>` under the same experiment, its interpolations unresolved."""
-    overrides = [f"mixer={name}", *searching(hydra_config.searchpath)]
+    overrides = [f"mixer={name}", *search_path(hydra_config.searchpath)]
     if experiment := hydra_config.runtime.choices.get("experiment"):
         overrides.append(f"layers@mixer={experiment}_{name}")
     mixer = loader.load_configuration(LAYER, overrides, RunMode.RUN).get("mixer")

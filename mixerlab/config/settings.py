@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from mixerlab.config.arguments import check_arguments, defaults_of, subclass_of
-from mixerlab.config.project import given, searching
+from mixerlab.config.project import given, search_path
 from mixerlab.records.errors import with_place
 from mixerlab.records.identity import present
 from mixerlab.records.interruption import users_code
@@ -59,7 +59,7 @@ def baseline_from_yaml(cfg: DictConfig, hydra_config: DictConfig | HydraConf, lo
 
     A value that the command has not set follows `setting`, as if the yaml had `${setting:<parameter>}`.
     """
-    overrides = [f"task={hydra_config.runtime.choices['task']}", *searching(hydra_config.searchpath)]
+    overrides = [f"task={hydra_config.runtime.choices['task']}", *search_path(hydra_config.searchpath)]
     own = loader.load_configuration("config", overrides, RunMode.RUN).task
     plain = [str(key) for key in own if key not in (*_OTHER_KEYS, *_PLAIN)]
     plain = [key for key in plain if not OmegaConf.is_interpolation(own, key) and not OmegaConf.is_missing(own, key)]
