@@ -116,10 +116,9 @@ def setting_name(task_cfg: DictConfig) -> str:
         for name, parameters in settings.items()
     }
     nearest = min(differing, key=lambda name: len(differing[name]))
-    if not differing[nearest]:
-        label = [nearest]
-    else:
-        label = [nearest, *differing[nearest]] if "levels" in task_cfg else differing["baseline"]
+    label = [nearest, *differing[nearest]]
+    if differing[nearest] and "levels" not in task_cfg:
+        label = differing["baseline"]
     test_seq_len = task_cfg.get("test_seq_len")
     if test_seq_len not in (None, task_cfg.seq_len):
         label = [*(label if label != ["baseline"] else []), f"test_seq_len={test_seq_len}"]
