@@ -10,7 +10,7 @@ import signal
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from mixerlab.records.interruption import GOES_ON, Terminated, terminated_by_signal
 from mixerlab.records.text import one_line
@@ -54,20 +54,15 @@ def main() -> None:
                 except ValueError as error:
                     sys.exit(f"error: {error}")
             _run_hydra(arguments)
-        except Terminated:
-            _stop(signal.SIGTERM, again)
-        except KeyboardInterrupt:
-            _stop(signal.SIGINT, again)
+        except (Terminated, KeyboardInterrupt) as stop:
+            number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+            print(f"stopped by {number.name}: the same command {again}", file=sys.stderr)
+            sys.exit(128 + number)
         except BrokenPipeError:  # `mixerlab report | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
             sys.exit(128 + signal.SIGPIPE)
         except OSError as error:
             sys.exit(f"error: {_message(error, again)}")
-
-
-def _stop(number: signal.Signals, again: str) -> NoReturn:
-    print(f"stopped by {number.name}: the same command {again}", file=sys.stderr)
-    sys.exit(128 + number)
 
 
 def _message(error: Exception, again: str = GOES_ON) -> str:
