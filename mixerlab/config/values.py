@@ -127,9 +127,8 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
 
 def _check(config: dict[str, Any], task: Task) -> None:
     """Checks the groups of a resolved config, and writes their constructors' defaults and the epochs of the task."""
-    for key in ("mixer.name", "task.name", "task.setting"):
-        group, _, name = key.partition(".")
-        check_name(key, config[group].get(name))
+    for group, key in (("mixer", "name"), ("task", "name"), ("task", "setting")):
+        check_name(f"{group}.{key}", config[group].get(key))
     for prefix, mixer in mixers_of(config["mixer"]).items():
         check_component(prefix, mixer, "mixer")
     check_component("optimizer", config["optimizer"], "optimizer")
