@@ -25,18 +25,18 @@ OmegaConf.set_struct(_open, False)
 ConfigStore.instance().store("open_mapping", _open, provider="mixerlab")
 
 
-def is_hybrid(mixer: Mapping[str, Any] | DictConfig) -> bool:
+def is_hybrid(mixer: Mapping[str, Any]) -> bool:
     """Whether the config `mixer` has layers of its own and no class."""
     return "layers" in mixer.keys() and "_target_" not in mixer  # noqa: SIM118  # `in` says False of a value `???`
 
 
-def mixers_of(mixer: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
+def mixers_of(mixer: Mapping[str, Any]) -> dict[str, Any]:
     """The config of each mixer in `mixer`, from the first layer on, by the prefix of its keys."""
     if not is_hybrid(mixer):
         return {"mixer": mixer}
     names, options = mixer.get("layers"), mixer.get("options")
     numbers = [str(number) for number in range(len(names))] if isinstance(names, list | ListConfig) else []
-    if not numbers or not isinstance(options, Mapping | DictConfig) or set(options) != set(numbers):
+    if not numbers or not isinstance(options, Mapping) or set(options) != set(numbers):
         raise ValueError("mixer.options must have the config of every layer: compose a hybrid with mixerlab.compose")
     return {f"mixer.options.{number}": options[number] for number in numbers}
 

@@ -96,9 +96,7 @@ def projects_in_use() -> list[Path]:
     return list(_projects)
 
 
-def check_yaml(
-    part: Mapping[str, Any] | DictConfig | None, file: str, group: str = "mixer", overrides: Sequence[str] = ()
-) -> None:
+def check_yaml(part: Mapping[str, Any] | None, file: str, group: str = "mixer", overrides: Sequence[str] = ()) -> None:
     """Raises ValueError unless what `<group>/<file>.yaml` gives has the file's name, or one of the `overrides` sets it.
 
     Tables average runs of one name as if they were one thing.
@@ -106,6 +104,6 @@ def check_yaml(
     if part is None:
         raise ValueError(f"{group}={file}: its yaml puts its keys elsewhere: remove its line `# @package`")
     name = file.rpartition("/")[2]
-    own = part.get("name") if isinstance(part, Mapping | DictConfig) else None  # it may be a list
+    own = part.get("name") if isinstance(part, Mapping) else None  # it may be a list
     if own != name and not any(text.startswith(f"{group}.name=") for text in overrides):
         raise ValueError(f"{group}={file}: its yaml must have the file's name: write `name: {name}`")

@@ -8,6 +8,7 @@ in use, and a parameter written as `${setting:<parameter>}` takes its value from
 
 import math
 import re
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, cast
 
@@ -72,7 +73,7 @@ def baseline_from_yaml(cfg: DictConfig, hydra_config: DictConfig | HydraConf, lo
 
 
 def _is_group(value: object, kind: type = object) -> bool:
-    return isinstance(value, dict | DictConfig) and all(isinstance(item, kind) for item in value.values())
+    return isinstance(value, Mapping) and all(isinstance(item, kind) for item in value.values())
 
 
 def _parameters(task_cfg: DictConfig, name: str | None) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _check(config: dict[str, Any], task: Task) -> None:
         raise ValueError(f"{group}.{key}={config[group][key]} makes {steps} steps: a run has at most {MOST_STEPS}")
 
 
-def _steps_of(config: Mapping[str, Any] | DictConfig, task: Task) -> int:
+def _steps_of(config: Mapping[str, Any], task: Task) -> int:
     batch_size, num_rows = config["trainer"]["batch_size"], task.num_examples("train")
     passes, left = divmod(task.trained_rows or config["trainer"]["epochs"] * num_rows, num_rows)
     return passes * math.ceil(num_rows / batch_size) + math.ceil(left / batch_size)
