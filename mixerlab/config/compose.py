@@ -52,7 +52,7 @@ def without_hydra(composed: DictConfig) -> DictConfig:
 
 
 @one_line_refusals()
-def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+def complete(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
     """Gives a hybrid its layers' configs, a task its baseline and a model its `d_ff`.
 
     Args:

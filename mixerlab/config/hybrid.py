@@ -53,7 +53,7 @@ def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
         )
 
 
-def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+def expand(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
     """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; arguments as for `compose.complete`."""
     names = cfg.mixer.get("layers")
     if not isinstance(names, ListConfig) or not names or not all(isinstance(name, str) and name for name in names):
@@ -84,7 +84,7 @@ def _options(mixer: DictConfig, layers: int) -> list[tuple[str, dict[str, Any]]]
     return [(str(key), keys) for key, keys in options.items()]
 
 
-def composed_mixer(name: str, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> dict[str, Any]:
+def composed_mixer(name: str, hydra_config: HydraConf, loader: ConfigLoader) -> dict[str, Any]:
     """`cfg.mixer` of `mixer=<name>` under the same experiment, its interpolations unresolved."""
     overrides = [f"mixer={name}", *search_path(hydra_config.searchpath)]
     if experiment := hydra_config.runtime.choices.get("experiment"):

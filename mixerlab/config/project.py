@@ -22,15 +22,15 @@ _CONFIG_DIRS = "mixerlab.config_dirs"  # in the cache of a config
 _projects: list[Path] = []  # the user's, which this process used last: the folders that hold their yamls
 
 
-def command_line_folders(hydra_config: DictConfig | HydraConf) -> list[Path]:
+def command_line_folders(hydra_config: HydraConf) -> list[Path]:
     """The folders given with `--config-dir`."""
     providers = ("command-line", "hydra.searchpath in command-line")  # the last one given, and those before it
     sources = hydra_config.runtime.config_sources
     return [Path(source.path) for source in sources if source.provider in providers and source.schema == "file"]
 
 
-def given(hydra_config: DictConfig | HydraConf) -> list[str]:
-    """The settings `KEY=VALUE` of the command, as they were written."""
+def given(hydra_config: HydraConf) -> list[str]:
+    """The settings `KEY=VALUE` of the command, as they were written, `${...}` too."""
     return cast(list[str], OmegaConf.to_container(cast(ListConfig, hydra_config.overrides.task)))
 
 

@@ -55,7 +55,7 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
     )
 
 
-def baseline_from_yaml(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+def baseline_from_yaml(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
     """Makes the plain values of a task's yaml its `baseline`; arguments as for `compose.complete`.
 
     A value that the command has not set follows `setting`, as if the yaml had `${setting:<parameter>}`.

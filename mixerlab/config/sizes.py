@@ -20,7 +20,7 @@ from mixerlab.training.population import seeded
 log = logging.getLogger(__name__)
 
 
-def match_params(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+def match_params(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
     """Sets `model.d_ff` of a composed config; arguments as for `compose.complete`."""
     model, own = (cast(dict[str, Any], OmegaConf.to_container(cfg[key], resolve=True)) for key in ("model", "mixer"))
     check_arguments("model", ModelConfig, model, yaml="the yamls in conf/")
