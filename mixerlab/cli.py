@@ -115,9 +115,7 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     if options := [argument for argument in unknown if argument.startswith("-")]:
         sys.exit(f"error: there is no option {options[0]}; settings are KEY=VALUE, without dashes")
     overrides = args.overrides or []
-    options = list(arguments)
-    for override in overrides:
-        options.remove(override)
+    options = [argument for argument in arguments if argument not in overrides]
     spaced = [value for option, value in pairwise(options) if option in ("--config-dir", "-cd")]
     folders = spaced + [option.partition("=")[2] for option in options if option.startswith("--config-dir=")]
     earlier = [folder for folder in folders if folder != args.config_dir]
