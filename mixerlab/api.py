@@ -86,7 +86,7 @@ def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir:
     """
     task, config, _ = checked(compose(*overrides, config_dir=config_dir))
     _, seed = replicas_of(config)[0]
-    parts = Parts.of(OmegaConf.create(config))
+    parts = Parts.of(config)
     if mixer is not None:
         if not isinstance(mixer, SequenceMixer):
             raise ValueError(f"mixer={mixer!r} is no SequenceMixer: give one that is built, as MovingAverage(128)")

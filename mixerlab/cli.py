@@ -10,7 +10,7 @@ import signal
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from mixerlab.records.interruption import GOES_ON, Terminated, terminated_by_signal
 from mixerlab.records.text import one_line
@@ -54,20 +54,15 @@ def main() -> None:
                 except ValueError as error:
                     sys.exit(f"error: {error}")
             _run_hydra(arguments)
-        except Terminated:
-            _stop(signal.SIGTERM, again)
-        except KeyboardInterrupt:
-            _stop(signal.SIGINT, again)
+        except (Terminated, KeyboardInterrupt) as stop:
+            number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+            print(f"stopped by {number.name}: the same command {again}", file=sys.stderr)
+            sys.exit(128 + number)
         except BrokenPipeError:  # `mixerlab report | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
             sys.exit(128 + signal.SIGPIPE)
         except OSError as error:
             sys.exit(f"error: {_message(error, again)}")
-
-
-def _stop(number: signal.Signals, again: str) -> NoReturn:
-    print(f"stopped by {number.name}: the same command {again}", file=sys.stderr)
-    sys.exit(128 + number)
 
 
 def _message(error: Exception, again: str = GOES_ON) -> str:
@@ -112,7 +107,7 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     """
     from hydra._internal.utils import get_args_parser
 
-    from mixerlab.config.project import check_readable, search_path, use_folders
+    from mixerlab.config.project import check_yamls, search_path, use_folders
 
     args, unknown = get_args_parser().parse_known_intermixed_args(arguments)
     if args.experimental_rerun is not None:
@@ -120,14 +115,12 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     if options := [argument for argument in unknown if argument.startswith("-")]:
         sys.exit(f"error: there is no option {options[0]}; settings are KEY=VALUE, without dashes")
     overrides = args.overrides or []
-    options = list(arguments)
-    for override in overrides:
-        options.remove(override)
+    options = [argument for argument in arguments if argument not in overrides]
     spaced = [value for option, value in pairwise(options) if option in ("--config-dir", "-cd")]
     folders = spaced + [option.partition("=")[2] for option in options if option.startswith("--config-dir=")]
-    earlier = [Path(folder) for folder in folders if folder != args.config_dir]
-    check_readable(use_folders([*earlier, args.config_dir] if args.config_dir else []))
-    return [*overrides, *search_path(earlier), *options]
+    earlier = [folder for folder in folders if folder != args.config_dir]
+    check_yamls(use_folders([*earlier, args.config_dir] if args.config_dir else []))
+    return [*overrides, *search_path([f"file://{Path(folder).resolve()}" for folder in earlier]), *options]
 
 
 def train_run(cfg: "DictConfig") -> None:
@@ -159,12 +152,8 @@ def train_run(cfg: "DictConfig") -> None:
 
 def _say_what_is_left_out(hydra_config: "HydraConf") -> None:
     """Of an experiment with a grid, a single run trains one cell."""
-    from omegaconf import DictConfig
-
-    sweeper = hydra_config.sweeper
-    grid = sweeper.get("params") if isinstance(sweeper, DictConfig) else None
-    if isinstance(grid, DictConfig) and grid:
-        params = " ".join(f"{key!s}={value}" for key, value in grid.items())
+    if grid := hydra_config.sweeper.get("params"):
+        params = " ".join(f"{key}={value}" for key, value in grid.items())
         experiment = hydra_config.runtime.choices.get("experiment")
         log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, experiment)
 

@@ -33,14 +33,7 @@ from mixerlab.records.errors import RefusedCode, RefusedMixer, with_place
 from mixerlab.records.identity import hyperparameters, replicas_of, run_id
 from mixerlab.records.interruption import users_code
 from mixerlab.records.provenance import COMMAND, git_state, provenance
-from mixerlab.records.schema import (
-    Record,
-    changed_code,
-    failed_record,
-    labels_of_replicas,
-    rows_digest,
-    state_of,
-)
+from mixerlab.records.schema import Record, changed_code, failed_record, labels_of_replicas, rows_digest, state_of
 from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import load_or_generate
@@ -280,7 +273,6 @@ def _measure(
     from mixerlab.training.fit import Training  # brings Lightning and pandas, which a finished run does not need
 
     cfg, config, task = this.cfg, this.config, this.task
-    replicas = replicas_of(config)
     notes = this.parts.initial_value_warnings(task.autoencode)
     for note in notes:
         log.warning(note)
@@ -308,7 +300,7 @@ def _measure(
     sizes = task.vocab_size, task.input_length, task.autoencode
     read = in_tensors(get_class(config["optimizer"]["_target_"]))
     trained_rows = task.trained_rows or len(splits["train"][0])
-    result = training.train(replicas, graph_key(config, this.code, sizes, trained_rows, read))
+    result = training.train(replicas_of(config), graph_key(config, this.code, sizes, trained_rows, read))
     rows = [
         labels | counts | measured for labels, measured in zip(labels_of_replicas(config), result.replicas, strict=True)
     ]
@@ -344,13 +336,12 @@ def _set_up_lightning() -> None:
 
 
 def _output_check(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> OutputCheck:
-    model = {key: value for key, value in config["model"].items() if key != "may_see_future"}
     return OutputCheck(
         vocab_size=task.vocab_size,
         lengths=tuple(dict.fromkeys((task.input_length, task.for_split("test").input_length))),
         is_causal=not task.autoencode,
         may_see_future=config["model"]["may_see_future"],
-        key=json.dumps([config["mixer"], model, code["mixer"]], sort_keys=True),
+        key=json.dumps([config["mixer"], config["model"], code["mixer"]], sort_keys=True),
     )
 
 

@@ -60,11 +60,6 @@ def test_a_text_is_trained_on_by_tokens(tmp_path):
     assert [panel.lines[0].get_xdata().tolist() for panel in figure.axes] == [[0, 2], [0, 1280]]
 
 
-def test_rows_that_are_none_are_refused():
-    with pytest.raises(ValueError, match="rows=-2 must be at least 1"):
-        analyse(["results/runs/0"], rows=-2)
-
-
 @pytest.mark.slow
 def test_several_runs_side_by_side(tmp_path):
     """Optimizers as variants; a mixer that is no attention has measures of its weights."""

@@ -48,7 +48,7 @@ def test_a_mixer_that_is_matched_to_itself_is_the_same_run():
     [
         (["model.d_ff=100"], ("model.d_ff=100", "multiple of 16")),
         (["model.match_params=nope"], ("mixer/nope", "parallax")),
-        (["model.match_params=3"], ("match_params=3", "name of a mixer")),
+        (["model.match_params=3"], ("match_params=3", "a string or null")),
         (["model.match_params=gdn", "model.d_ff=64"], ("model.d_ff=64", "as well")),
         (["mixer=mamba", "mixer.expand=64", "model.match_params=attn"], ("match_params=attn", "parameters")),
     ],

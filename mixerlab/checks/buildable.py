@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from mixerlab.checks.construction import check_construction
 from mixerlab.checks.optimizer import check_replicas_apart, check_schedule, check_step
@@ -57,7 +57,7 @@ def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tup
     `code` tells apart what classes of the same names were before and after a module was reloaded.
     """
     config = json.loads(described)
-    parts = Parts.of(OmegaConf.create(config))
+    parts = Parts.of(config)
     schedule = parts.make_schedule()
     check_schedule(schedule, config["schedule"]["name"])
     for name, make in parts.mixers:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from mixerlab.checks.contract import WIDTH, check_everything
 from mixerlab.config.arguments import check_arguments
@@ -32,18 +32,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if unused := [text for text in args.overrides if not text.lstrip("+~").startswith(("mixer.", *MODEL_KEYS))]:
             raise ValueError(f"a check uses keys of the mixer, {', '.join(MODEL_KEYS)}, not {unused[0]}")
         composed = compose(f"mixer={name}", f"model.d_model={WIDTH}", *args.overrides, config_dir=args.config_dir)
-        cfg = cast(DictConfig, OmegaConf.create(OmegaConf.to_container(composed, resolve=True)))
-        check_arguments("model", ModelConfig, cfg.model)
-        width = ModelConfig(**cfg.model).d_model
-        for prefix, mixer in mixers_of(cfg.mixer).items():
-            name = mixer.name
-            check_component(prefix, cast(dict[str, Any], OmegaConf.to_container(mixer)), "mixer")
-            decision = check_everything(partial(mixer_maker(mixer, cfg.model.n_layers), d_model=width), width)
+        config = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
+        check_arguments("model", ModelConfig, config["model"])
+        model = ModelConfig(**config["model"])
+        for prefix, mixer in mixers_of(config["mixer"]).items():
+            name = mixer["name"]
+            check_component(prefix, mixer, "mixer")
+            make = partial(mixer_maker(mixer, model.n_layers), d_model=model.d_model)
+            decision = check_everything(make, model.d_model)
             print(f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, states")
             print(decision.why or "replicas compute side by side, under vmap")
             if note := decision.unused:
                 print(f"note: {note}")
-        for warning in Parts.of(cfg).initial_value_warnings(autoencode=False):
+        for warning in Parts.of(config).initial_value_warnings(autoencode=False):
             print(f"note: {warning}")
     except (ValueError, *REFUSALS) as error:
         message = refusal(error)

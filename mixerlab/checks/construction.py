@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ _REGISTERED = {"_parameters", "_buffers", "_modules"}
 
 
 def check_construction(make: Callable[[], nn.Module], all_strays: bool = False) -> None:
-    """Raises RefusedMixer if `make` seeds a global generator, shares its parameters, or has strays that are lost.
+    """Raises RefusedMixer if `make` seeds a global generator, shares its parameters, or has `_strays` that are lost.
 
     What draws from a generator of its own, or seeds a global one and sets it back (`torch.random.fork_rng`), may.
     """
@@ -42,9 +42,12 @@ def check_construction(make: Callable[[], nn.Module], all_strays: bool = False) 
             f"its constructor gives every mixer the same {shared[0]}, so that blocks, replicas and later models share"
             " it: make it in __init__; model.shared_mixer=true gives all blocks of a model one mixer"
         )
-    for stray in strays(make):
-        if stray.is_lost or all_strays:
-            raise RefusedMixer(str(stray))
+    for name, is_lost in _strays(one, other):
+        if is_lost or all_strays:
+            raise RefusedMixer(
+                f"{name} is no parameter or buffer, so it is not trained, saved or moved to a GPU: keep layers in an"
+                " nn.ModuleList, tensors that train in an nn.Parameter or nn.ParameterList, others by register_buffer"
+            )
 
 
 def _drawn_behind(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, dict[str, int]]:
@@ -57,32 +60,17 @@ def _drawn_behind(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
         }
 
 
-class Stray(NamedTuple):
-    """A tensor that is neither a parameter nor a buffer of a mixer, by its `name` in it, as in `outs[0].weight`.
+def _strays(mixer: nn.Module, other: nn.Module) -> Iterator[tuple[str, bool]]:
+    """Tensors in a mixer and its layers, also in lists, tuples, dicts, that are neither parameters nor buffers.
 
-    `is_lost`: a run refuses it. That is any tensor of a layer that is not registered, a tensor that is trained, and one
-    that the user's own code set: it may be random. Others may be caches of an installed package's layers, such as the
-    tables of a rotary embedding, which the layer makes again.
+    Each with its name, as in `outs[0].weight`, and whether it is lost, which a run refuses. That is any tensor of a
+    layer that is not registered, a tensor that is trained, and one that the user's own code set: it may be random.
+    Others may be caches of an installed package's layers, such as the tables of a rotary embedding.
+
+    No strays are what is registered elsewhere in the mixer, as a list may name layers again; and, in attributes
+    themselves, tensors that are the same in `other`, of another seed, which a population treats as buffers, and those
+    that a hook before forward makes anew, as `torch.nn.utils.weight_norm` and `spectral_norm` do.
     """
-
-    name: str
-    is_lost: bool
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name} is no parameter or buffer, so it is not trained, saved or moved to a GPU: keep layers in an"
-            " nn.ModuleList, tensors that train in an nn.Parameter or nn.ParameterList, others by register_buffer"
-        )
-
-
-def strays(make: Callable[[], nn.Module]) -> Iterator[Stray]:
-    """The strays in the attributes of a mixer that `make` builds, and of all its layers, also in lists, tuples, dicts.
-
-    None are what is registered elsewhere in the mixer, as a list may name layers again; and, in attributes themselves,
-    tensors that are the same for every seed, which a population treats as buffers, and those that a hook before forward
-    makes anew, as `torch.nn.utils.weight_norm` and `spectral_norm` do.
-    """
-    (mixer, _), (other, _) = (_drawn_behind(make, seed) for seed in (0, 1))
     others = dict(other.named_modules())
     registered = {id(one) for one in (*mixer.modules(), *mixer.parameters(), *mixer.buffers())}
     for prefix, module in mixer.named_modules():
@@ -96,9 +84,9 @@ def strays(make: Callable[[], nn.Module]) -> Iterator[Stray]:
                 if id(held) in registered:
                     continue
                 if isinstance(held, nn.Module):
-                    yield from (Stray(f"{name}.{inner}", is_lost=True) for inner in held.state_dict())
+                    yield from ((f"{name}.{inner}", True) for inner in held.state_dict())
                 else:  # one with a `grad_fn` is computed from others: from registered ones, or they are named too
-                    yield Stray(name, is_lost=_is_users(module) or (held.requires_grad and held.is_leaf))
+                    yield name, _is_users(module) or (held.requires_grad and held.is_leaf)
 
 
 def _is_constant(value: Tensor, other: Any) -> bool:

@@ -97,7 +97,7 @@ class _Bare(nn.Module):
         return update[:, scored]
 
 
-def check_outputs(make: MakeMixer, d_model: int = WIDTH) -> None:
+def check_outputs(make: MakeMixer, d_model: int) -> None:
     """They depend on nothing but the row so far: on no later input, no other row (but in training) and no other call.
 
     In evaluation and in training mode, with noise in all parameters, of a short sequence and of a long one.
@@ -112,7 +112,7 @@ def check_outputs(make: MakeMixer, d_model: int = WIDTH) -> None:
             raise RefusedMixer(found.message)
 
 
-def check_gradients(mixer: SequenceMixer, d_model: int = WIDTH) -> dict[str, int]:
+def check_gradients(mixer: SequenceMixer, d_model: int) -> dict[str, int]:
     """Gradients are finite, and that of the input is not zero, in float32.
 
     As it is scored: without dropout, and with statistics that stay.
@@ -132,7 +132,7 @@ def check_gradients(mixer: SequenceMixer, d_model: int = WIDTH) -> dict[str, int
 
 
 @torch.no_grad()
-def check_table(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
+def check_table(mixer: SequenceMixer, d_model: int) -> None:
     """In the first layer of a model with a small vocabulary, a mixer computes what it computes of tensors."""
     mixer.eval()
     tokens, table, norm = torch.randint(5, (2, LENGTH)), torch.randn(5, d_model), nn.RMSNorm(d_model, NORM_EPS)
@@ -142,7 +142,7 @@ def check_table(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
 
 
 @torch.no_grad()
-def check_lengths(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
+def check_lengths(mixer: SequenceMixer, d_model: int) -> None:
     """Any length from 1 to the longest that `state_size` accepts; a prefix of the input gives that of the output."""
     mixer.eval()
     x = torch.randn(1, _longest(mixer), d_model)

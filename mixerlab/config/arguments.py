@@ -109,11 +109,6 @@ def defaults_of(function: Callable, args: Collection[str]) -> dict[str, Any]:
     return json.loads(json.dumps(plain))  # a tuple becomes a list, and a member of an enumeration its number
 
 
-def parameters_of(function: Callable) -> list[str]:
-    """The names of what `function` takes."""
-    return list(_signature(function).parameters)
-
-
 def _is_plain(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)

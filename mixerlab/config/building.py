@@ -38,18 +38,18 @@ class TaskShape(NamedTuple):
 NamedMakers = list[tuple[str, Callable[..., SequenceMixer]]]
 
 
-def maker(cfg: Mapping[str, Any] | DictConfig, group: str = "", layer: str = "") -> Callable[..., Any]:
+def maker(cfg: Mapping[str, Any], group: str = "", layer: str = "") -> Callable[..., Any]:
     """Instantiates the `_target_` of a config; its `name` is a label, which messages give behind `group`.
 
     It raises ValueError for what the constructor refuses, which names the `layer` of a hybrid, and for any other error
     of it, with its place in the user's code.
     """
     label = cfg.get("name", cfg.get("_target_"))
-    arguments = {str(key): value for key, value in cfg.items() if key != "name"}
+    arguments = {key: value for key, value in cfg.items() if key != "name"}
     return _maker(arguments, f"{group}={label}" if group else label, f"{layer} ({label}): " if layer else "")
 
 
-def mixer_maker(cfg: Mapping[str, Any] | DictConfig, n_layers: int, layer: str = "") -> Callable[..., SequenceMixer]:
+def mixer_maker(cfg: Mapping[str, Any], n_layers: int, layer: str = "") -> Callable[..., SequenceMixer]:
     """`maker` of a mixer; it takes `d_model` and `layer_idx`, and gives a constructor its place if it asks for it."""
     make, asked = maker(cfg, layer=layer), asked_for(cfg["_target_"], list(cfg.keys()))
 
@@ -60,11 +60,10 @@ def mixer_maker(cfg: Mapping[str, Any] | DictConfig, n_layers: int, layer: str =
     return at
 
 
-def optimizer_maker(cfg: Mapping[str, Any] | DictConfig) -> Callable[..., Any]:
+def optimizer_maker(cfg: Mapping[str, Any]) -> Callable[..., Any]:
     """`maker` of an optimizer. It gets those inside it as partial functions, as each replica has its own of them."""
-    keys = {str(key): value for key, value in cfg.items()}
-    inner = {part: dict(keys[part]) | {"_partial_": True} for part in PARTS if keys.get(part) is not None}
-    return maker(keys | inner, "optimizer")
+    inner = {part: dict(cfg[part]) | {"_partial_": True} for part in PARTS if cfg.get(part) is not None}
+    return maker(dict(cfg) | inner, "optimizer")
 
 
 def _maker(config: Mapping[str, Any], label: str, where: str = "") -> Callable[..., Any]:
@@ -102,14 +101,14 @@ class Parts:
     grouping: Grouping
 
     @classmethod
-    def of(cls, cfg: DictConfig) -> Self:
+    def of(cls, cfg: Mapping[str, Any]) -> Self:
         """The parts that a checked config describes."""
         return cls(
-            mixers=mixer_makers(cfg.mixer, cfg.model.n_layers),
-            model=ModelConfig(**{str(key): value for key, value in cfg.model.items()}),
-            make_schedule=maker(cfg.schedule, "schedule"),
-            make_optimizer=optimizer_maker(cfg.optimizer),
-            grouping=grouping_of(cfg.optimizer),
+            mixers=mixer_makers(cfg["mixer"], cfg["model"]["n_layers"]),
+            model=ModelConfig(**cfg["model"]),
+            make_schedule=maker(cfg["schedule"], "schedule"),
+            make_optimizer=optimizer_maker(cfg["optimizer"]),
+            grouping=grouping_of(cfg["optimizer"]),
         )
 
     def build_model(self, task: Task | TaskShape, n_layers: int | None = None) -> LanguageModel | AutoEncoder:
@@ -137,7 +136,7 @@ class Parts:
         return list(warnings)
 
 
-def mixer_makers(cfg: Mapping[str, Any] | DictConfig, n_layers: int) -> NamedMakers:
+def mixer_makers(cfg: Mapping[str, Any], n_layers: int) -> NamedMakers:
     """Name and maker of the mixers of the first layers: one, or those of a hybrid's pattern."""
     layers = mixers_of(cfg).items()
     return [(mixer["name"], mixer_maker(mixer, n_layers, "" if key == "mixer" else key)) for key, mixer in layers]
@@ -161,7 +160,7 @@ def model_of(
     return LanguageModel(task.vocab_size, **common, **own)
 
 
-def grouping_of(optimizer: Mapping[str, Any] | DictConfig) -> Grouping:
+def grouping_of(optimizer: Mapping[str, Any]) -> Grouping:
     """Which parameters an optimizer takes together, by the keys of its config that say so."""
     return Grouping(**{key: optimizer[key] for key in ("filters", "decoder", "head") if key in optimizer})
 
@@ -172,5 +171,5 @@ def loggers_of(cfg: DictConfig, folder: Path) -> dict[str, "Logger"]:
     for name, logger in cfg.logger.items():
         if not isinstance(logger, DictConfig) or "_target_" not in logger:
             raise ValueError(f"logger.{name}={logger!r} must be a group of keys with a _target_")
-        loggers[name] = _maker({str(key): value for key, value in logger.items()}, f"logger.{name}")(save_dir=folder)
+        loggers[name] = _maker(logger, f"logger.{name}")(save_dir=folder)
     return loggers

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
-from mixerlab.config.project import ConfigDir, check_readable, check_yaml, given, note_folders, search_path, use_folders
+from mixerlab.config.project import ConfigDir, check_yaml, check_yamls, given, note_folders, search_path, use_folders
 from mixerlab.config.settings import baseline_from_yaml, build_task
 from mixerlab.config.sizes import match_params
 from mixerlab.records.schema import CHOICES
@@ -37,8 +37,9 @@ def compose(*overrides: str, config_dir: ConfigDir = None) -> DictConfig:
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         with one_line_refusals():
             folders = use_folders(config_dir)
-            check_readable(folders)
-            composed = hydra_compose("config", [*search_path(folders), *overrides], return_hydra_config=True)
+            check_yamls(folders)
+            places = search_path([f"file://{folder}" for folder in folders])
+            composed = hydra_compose("config", [*places, *overrides], return_hydra_config=True)
         cfg = without_hydra(composed)
         complete(cfg, composed.hydra, GlobalHydra.instance().config_loader())
     note_folders(cfg, folders)
@@ -50,7 +51,8 @@ def without_hydra(composed: DictConfig) -> DictConfig:
     return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
 
 
-def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+@one_line_refusals()
+def complete(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
     """Gives a hybrid its layers' configs, a task its baseline and a model its `d_ff`.
 
     Args:
@@ -61,18 +63,15 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
     for group in CHOICES:
         if isinstance(file := hydra_config.runtime.choices.get(group), str):
             check_yaml(cfg.get(group), file, group, given(hydra_config))
-    if isinstance(cfg.task, DictConfig) and not {"baseline", "levels"} & set(cfg.task):
+    if not {"baseline", "levels"} & set(cfg.task):
         baseline_from_yaml(cfg, hydra_config, loader)
-    if isinstance(cfg.mixer, DictConfig) and is_hybrid(cfg.mixer):
-        with one_line_refusals():
-            expand(cfg, hydra_config, loader)
+    if is_hybrid(cfg.mixer):
+        expand(cfg, hydra_config, loader)
     if isinstance(cfg.model, DictConfig) and cfg.model.get("match_params") is not None:
-        with one_line_refusals():
-            match_params(cfg, hydra_config, loader)
+        match_params(cfg, hydra_config, loader)
     for text in given(hydra_config):
-        if text.startswith("trainer.epochs=") and isinstance(cfg.task, DictConfig) and "tokens" in cfg.task:
-            with one_line_refusals():
-                rows = build_task(cfg.task).trained_rows
-            if rows is not None:
-                told = f"because task.tokens={cfg.task.tokens} is set: add task.tokens=null"
-                raise ValueError(f"{text} has no effect, {told}")
+        if not text.startswith("trainer.epochs=") or "tokens" not in cfg.task:
+            continue
+        if build_task(cfg.task).trained_rows is not None:
+            told = f"because task.tokens={cfg.task.tokens} is set: add task.tokens=null"
+            raise ValueError(f"{text} has no effect, {told}")

@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from mixerlab.config.project import check_yaml, searching
+from mixerlab.config.project import check_yaml, search_path
 
 NAME = "hybrid"
 _KEYS = ("name", "layers", "options")
@@ -25,18 +25,18 @@ OmegaConf.set_struct(_open, False)
 ConfigStore.instance().store("open_mapping", _open, provider="mixerlab")
 
 
-def is_hybrid(mixer: Mapping[str, Any] | DictConfig) -> bool:
+def is_hybrid(mixer: Mapping[str, Any]) -> bool:
     """Whether the config `mixer` has layers of its own and no class."""
     return "layers" in mixer.keys() and "_target_" not in mixer  # noqa: SIM118  # `in` says False of a value `???`
 
 
-def mixers_of(mixer: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
+def mixers_of(mixer: Mapping[str, Any]) -> dict[str, Any]:
     """The config of each mixer in `mixer`, from the first layer on, by the prefix of its keys."""
     if not is_hybrid(mixer):
         return {"mixer": mixer}
     names, options = mixer.get("layers"), mixer.get("options")
     numbers = [str(number) for number in range(len(names))] if isinstance(names, list | ListConfig) else []
-    if not numbers or not isinstance(options, Mapping | DictConfig) or set(options) != set(numbers):
+    if not numbers or not isinstance(options, Mapping) or set(options) != set(numbers):
         raise ValueError("mixer.options must have the config of every layer: compose a hybrid with mixerlab.compose")
     return {f"mixer.options.{number}": options[number] for number in numbers}
 
@@ -53,7 +53,7 @@ def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
         )
 
 
-def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+def expand(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
     """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; arguments as for `compose.complete`."""
     names = cfg.mixer.get("layers")
     if not isinstance(names, ListConfig) or not names or not all(isinstance(name, str) and name for name in names):
@@ -84,9 +84,9 @@ def _options(mixer: DictConfig, layers: int) -> list[tuple[str, dict[str, Any]]]
     return [(str(key), keys) for key, keys in options.items()]
 
 
-def composed_mixer(name: str, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> dict[str, Any]:
+def composed_mixer(name: str, hydra_config: HydraConf, loader: ConfigLoader) -> dict[str, Any]:
     """`cfg.mixer` of `mixer=<name>` under the same experiment, its interpolations unresolved."""
-    overrides = [f"mixer={name}", *searching(hydra_config.searchpath)]
+    overrides = [f"mixer={name}", *search_path(hydra_config.searchpath)]
     if experiment := hydra_config.runtime.choices.get("experiment"):
         overrides.append(f"layers@mixer={experiment}_{name}")
     mixer = loader.load_configuration(LAYER, overrides, RunMode.RUN).get("mixer")

@@ -22,25 +22,20 @@ _CONFIG_DIRS = "mixerlab.config_dirs"  # in the cache of a config
 _projects: list[Path] = []  # the user's, which this process used last: the folders that hold their yamls
 
 
-def command_line_folders(hydra_config: DictConfig | HydraConf) -> list[Path]:
+def command_line_folders(hydra_config: HydraConf) -> list[Path]:
     """The folders given with `--config-dir`."""
     providers = ("command-line", "hydra.searchpath in command-line")  # the last one given, and those before it
     sources = hydra_config.runtime.config_sources
     return [Path(source.path) for source in sources if source.provider in providers and source.schema == "file"]
 
 
-def given(hydra_config: DictConfig | HydraConf) -> list[str]:
-    """The settings `KEY=VALUE` of the command, as they were written."""
+def given(hydra_config: HydraConf) -> list[str]:
+    """The settings `KEY=VALUE` of the command, as they were written, `${...}` too."""
     return cast(list[str], OmegaConf.to_container(cast(ListConfig, hydra_config.overrides.task)))
 
 
-def search_path(folders: Sequence[Path]) -> list[str]:
-    """The override by which Hydra finds the yamls in these folders; none for none."""
-    return searching([f"file://{folder.resolve()}" for folder in folders])
-
-
-def searching(urls: Sequence[str]) -> list[str]:
-    """The override by which Hydra finds yamls in these places; none for none."""
+def search_path(urls: Sequence[str]) -> list[str]:
+    """The override by which Hydra finds yamls in these places, such as `file:///home/me/conf`; none for none."""
     return [f"hydra.searchpath={json.dumps(list(urls), ensure_ascii=False)}"] if urls else []
 
 
@@ -51,26 +46,34 @@ def use_folders(config_dir: ConfigDir) -> list[Path]:
     """
     folders = [] if config_dir is None else [config_dir] if isinstance(config_dir, str | Path) else config_dir
     resolved = list(dict.fromkeys(Path(folder).resolve() for folder in folders))
-    for number, folder in enumerate(resolved):
+    for folder in resolved:
         if not folder.is_dir():
             raise ValueError(f"{folder}: there is no such folder: give --config-dir DIR, or config_dir=DIR in Python")
-        _check_own_yamls(folder, resolved[:number])
     _projects[:] = dict.fromkeys(folder.parent for folder in resolved)
     if sys.path[: len(_projects)] != (paths := list(map(str, _projects))):
         sys.path[:0] = paths
     return resolved
 
 
-def check_readable(folders: Sequence[Path]) -> None:
-    """Raises ValueError or PyYAML's error for a yaml in these folders that cannot be read: Hydra does not name it.
+def check_yamls(folders: Sequence[Path]) -> None:
+    """Raises ValueError or PyYAML's error for a yaml that has the name of another one, or cannot be read.
 
-    Asked before anything is composed. What is composed goes on while its yamls are edited.
+    Of two of a name Hydra takes one without a word, and it does not name what it cannot read. `folders` are those that
+    `use_folders` gave. Asked before anything is composed: what is composed goes on while its yamls are edited.
     """
-    for path in sorted(path for folder in folders for path in folder.rglob("*.yaml")):
-        try:
-            OmegaConf.load(path)
-        except (OSError, ValueError) as error:  # which do not name it, as PyYAML's do
-            raise ValueError(f"{path} cannot be read: {reason(error)}") from error
+    ours = Path(str(files("mixerlab.conf"))).resolve()
+    owners = {ours: "mixerlab"}
+    for folder in folders:
+        for path in sorted(folder.rglob("*.yaml")):
+            file = path.relative_to(folder)
+            others = [owner for other, owner in owners.items() if (other / file).is_file()]
+            if others and folder != ours:
+                raise ValueError(f"{folder.name}/{file}: {others[0]} has a yaml of this name: choose another one")
+            try:
+                OmegaConf.load(path)
+            except (OSError, ValueError) as error:  # which do not name it, as PyYAML's do
+                raise ValueError(f"{path} cannot be read: {reason(error)}") from error
+        owners[folder] = str(folder)
 
 
 def note_folders(cfg: DictConfig, folders: Sequence[Path]) -> None:
@@ -93,29 +96,14 @@ def projects_in_use() -> list[Path]:
     return list(_projects)
 
 
-def _check_own_yamls(config_dir: Path, others: Sequence[Path]) -> None:
-    ours = files("mixerlab.conf")
-    if config_dir == Path(str(ours)).resolve():
-        return
-    for path in sorted(config_dir.rglob("*.yaml")):
-        file = path.relative_to(config_dir)
-        holders = ["mixerlab"] * ours.joinpath(*file.parts).is_file()
-        if holders := [*holders, *(str(other) for other in others if (other / file).is_file())]:
-            where = f"{config_dir.name}/{file}"
-            raise ValueError(f"{where}: {holders[0]} has a yaml of this name: choose another one")
-
-
-def check_yaml(
-    part: Mapping[str, Any] | DictConfig | None, file: str, group: str = "mixer", overrides: Sequence[str] = ()
-) -> None:
+def check_yaml(part: Mapping[str, Any] | None, file: str, group: str = "mixer", overrides: Sequence[str] = ()) -> None:
     """Raises ValueError unless what `<group>/<file>.yaml` gives has the file's name, or one of the `overrides` sets it.
 
     Tables average runs of one name as if they were one thing.
     """
     if part is None:
         raise ValueError(f"{group}={file}: its yaml puts its keys elsewhere: remove its line `# @package`")
-    if not isinstance(part, Mapping | DictConfig):
-        raise ValueError(f"{group}={file}: its yaml must have keys, such as `name: {file}`")
     name = file.rpartition("/")[2]
-    if part.get("name") != name and not any(text.startswith(f"{group}.name=") for text in overrides):
+    own = part.get("name") if isinstance(part, Mapping) else None  # it may be a list
+    if own != name and not any(text.startswith(f"{group}.name=") for text in overrides):
         raise ValueError(f"{group}={file}: its yaml must have the file's name: write `name: {name}`")

@@ -8,6 +8,7 @@ in use, and a parameter written as `${setting:<parameter>}` takes its value from
 
 import math
 import re
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from mixerlab.config.arguments import check_arguments, defaults_of, subclass_of
-from mixerlab.config.project import given, searching
+from mixerlab.config.project import given, search_path
 from mixerlab.records.errors import with_place
 from mixerlab.records.identity import present
 from mixerlab.records.interruption import users_code
@@ -54,12 +55,12 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
     )
 
 
-def baseline_from_yaml(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+def baseline_from_yaml(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
     """Makes the plain values of a task's yaml its `baseline`; arguments as for `compose.complete`.
 
     A value that the command has not set follows `setting`, as if the yaml had `${setting:<parameter>}`.
     """
-    overrides = [f"task={hydra_config.runtime.choices['task']}", *searching(hydra_config.searchpath)]
+    overrides = [f"task={hydra_config.runtime.choices['task']}", *search_path(hydra_config.searchpath)]
     own = loader.load_configuration("config", overrides, RunMode.RUN).task
     plain = [str(key) for key in own if key not in (*_OTHER_KEYS, *_PLAIN)]
     plain = [key for key in plain if not OmegaConf.is_interpolation(own, key) and not OmegaConf.is_missing(own, key)]
@@ -72,7 +73,7 @@ def baseline_from_yaml(cfg: DictConfig, hydra_config: DictConfig | HydraConf, lo
 
 
 def _is_group(value: object, kind: type = object) -> bool:
-    return isinstance(value, dict | DictConfig) and all(isinstance(item, kind) for item in value.values())
+    return isinstance(value, Mapping) and all(isinstance(item, kind) for item in value.values())
 
 
 def _parameters(task_cfg: DictConfig, name: str | None) -> dict[str, Any]:
@@ -116,10 +117,9 @@ def setting_name(task_cfg: DictConfig) -> str:
         for name, parameters in settings.items()
     }
     nearest = min(differing, key=lambda name: len(differing[name]))
-    if not differing[nearest]:
-        label = [nearest]
-    else:
-        label = [nearest, *differing[nearest]] if "levels" in task_cfg else differing["baseline"]
+    label = [nearest, *differing[nearest]]
+    if differing[nearest] and "levels" not in task_cfg:
+        label = differing["baseline"]
     test_seq_len = task_cfg.get("test_seq_len")
     if test_seq_len not in (None, task_cfg.seq_len):
         label = [*(label if label != ["baseline"] else []), f"test_seq_len={test_seq_len}"]

@@ -20,18 +20,16 @@ from mixerlab.training.population import seeded
 log = logging.getLogger(__name__)
 
 
-def match_params(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+def match_params(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
     """Sets `model.d_ff` of a composed config; arguments as for `compose.complete`."""
-    name = cfg.model.match_params
-    if not isinstance(name, str):
-        raise ValueError(f"model.match_params={name!r} must be the name of a mixer, or null")
-    if cfg.model.get("d_ff") is not None:
-        raise ValueError(f"model.match_params={name} sets model.d_ff, and model.d_ff={cfg.model.d_ff} is set as well")
+    model, own = (cast(dict[str, Any], OmegaConf.to_container(cfg[key], resolve=True)) for key in ("model", "mixer"))
+    check_arguments("model", ModelConfig, model, yaml="the yamls in conf/")
+    name = model["match_params"]
+    if model.get("d_ff") is not None:
+        raise ValueError(f"model.match_params={name} sets model.d_ff, and model.d_ff={model['d_ff']} is set as well")
     other = composed_mixer(name, hydra_config, loader)
     if is_hybrid(other):
         raise ValueError(f"model.match_params={name}: name a mixer, not a hybrid")
-    model, own = (cast(dict[str, Any], OmegaConf.to_container(cfg[key], resolve=True)) for key in ("model", "mixer"))
-    check_arguments("model", ModelConfig, model, yaml="the yamls in conf/")
     for mixer in (own, other):
         for prefix, layer in mixers_of(mixer).items():
             check_component(prefix, layer, "mixer")

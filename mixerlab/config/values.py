@@ -1,5 +1,6 @@
 """The values of a run's config, checked key by key before anything is built or written."""
 
+import inspect
 import math
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -12,7 +13,7 @@ import torch
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from mixerlab.config.arguments import check_arguments, class_of, defaults_of, parameters_of, subclass_of
+from mixerlab.config.arguments import check_arguments, class_of, defaults_of, subclass_of
 from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.config.settings import build_task, described
@@ -126,9 +127,8 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
 
 def _check(config: dict[str, Any], task: Task) -> None:
     """Checks the groups of a resolved config, and writes their constructors' defaults and the epochs of the task."""
-    for key in ("mixer.name", "task.name", "task.setting"):
-        group, _, name = key.partition(".")
-        check_name(key, config[group].get(name))
+    for group, key in (("mixer", "name"), ("task", "name"), ("task", "setting")):
+        check_name(f"{group}.{key}", config[group].get(key))
     for prefix, mixer in mixers_of(config["mixer"]).items():
         check_component(prefix, mixer, "mixer")
     check_component("optimizer", config["optimizer"], "optimizer")
@@ -147,7 +147,7 @@ def _check(config: dict[str, Any], task: Task) -> None:
         raise ValueError(f"{group}.{key}={config[group][key]} makes {steps} steps: a run has at most {MOST_STEPS}")
 
 
-def _steps_of(config: Mapping[str, Any] | DictConfig, task: Task) -> int:
+def _steps_of(config: Mapping[str, Any], task: Task) -> int:
     batch_size, num_rows = config["trainer"]["batch_size"], task.num_examples("train")
     passes, left = divmod(task.trained_rows or config["trainer"]["epochs"] * num_rows, num_rows)
     return passes * math.ceil(num_rows / batch_size) + math.ceil(left / batch_size)
@@ -175,19 +175,12 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
     own = ("name", "_target_", *(("lr",) if group == "optimizer" else ()))
     if missing := [key for key in own if key not in part]:
         raise ValueError(f"{prefix}.{missing[0]} is missing from the yaml of {name}")
-    check_arguments(
-        prefix, component, {key: part[key] for key in part if key not in own}, supplied, f"the yaml of {name}"
-    )
+    args = {key: value for key, value in part.items() if key not in own}
+    check_arguments(prefix, component, args, supplied, f"the yaml of {name}")
     part |= present(defaults_of(component, (*part, *supplied)))
-    for key, inner in inner_optimizers(part).items() if group == "optimizer" else ():
-        _check_inner(f"{prefix}.{key}", inner)
-
-
-def inner_optimizers(optimizer: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
-    """The configs of the optimizers inside a `TorchOptimizer`, by their keys; of others none."""
-    if not issubclass(class_of(optimizer["_target_"]), TorchOptimizer):
-        return {}
-    return {key: optimizer[key] for key in PARTS if optimizer.get(key) is not None}
+    for key in PARTS if issubclass(component, TorchOptimizer) else ():
+        if part.get(key) is not None:
+            _check_inner(f"{prefix}.{key}", part[key])
 
 
 def _check_inner(prefix: str, part: Any) -> None:
@@ -195,7 +188,7 @@ def _check_inner(prefix: str, part: Any) -> None:
     if not isinstance(part, dict) or "_target_" not in part:
         raise ValueError(f"{prefix}={part!r} must be a group of keys with a _target_, such as torch.optim.NAdam")
     component = subclass_of(torch.optim.Optimizer, part["_target_"], prefix)
-    names = parameters_of(component)
+    names = inspect.signature(component).parameters
     if "params" not in names or any("optimizer" in name for name in names):
         raise ValueError(
             f"{prefix}: {component.__name__} takes the model or another optimizer, and a run gives it parameters"
@@ -207,7 +200,7 @@ def _check_inner(prefix: str, part: Any) -> None:
 
 def asked_for(target: str, keys: Collection[Any]) -> list[str]:
     """Of `layer_idx`, from 0 on, and `num_layers` what the class of a mixer takes and the `keys` of its yaml lack."""
-    taken = parameters_of(class_of(target))
+    taken = inspect.signature(class_of(target)).parameters
     return [key for key in ("layer_idx", "num_layers") if key in taken and key not in keys]
 
 

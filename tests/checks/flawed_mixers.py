@@ -10,12 +10,11 @@ from torch import nn
 from torch.nn.utils import parametrizations, weight_norm
 from torch.utils.checkpoint import checkpoint
 
-from mixerlab.checks.construction import strays
+from mixerlab.checks.construction import check_construction
 from mixerlab.checks.outputs import OutputCheck
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL
-from mixerlab.records.errors import RefusedMixer
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.population import Population
 
@@ -240,9 +239,7 @@ def population_of(make, seeds=(0, 1), vocabulary=VOCAB, width=WIDTH):
 
 def look_as_a_run(make, *, bf16=False, lengths=(LENGTH,), may_see_future=False, seeds=(0, 1)) -> OutputCheck:
     """All that a run asks of a mixer before it trains."""
-    for stray in strays(make):
-        if stray.is_lost:
-            raise RefusedMixer(str(stray))
+    check_construction(make)
     population = population_of(make, seeds)
     tokens = torch.randint(VOCAB, (len(seeds), 2, lengths[0]))
     choose_execution(population, "auto", tokens, ALL, bf16=bf16)
