@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_warn_once = cache(log.warning)  # of a mixer, and a sweep has many runs of it
 PATIENCE = 1.0  # seconds that a single run waits for another process to release it; a sweep's check takes an instant
 
 
@@ -275,7 +276,7 @@ def _measure(
     cfg, config, task = this.cfg, this.config, this.task
     notes = this.parts.initial_value_warnings(task.autoencode)
     for note in notes:
-        log.warning(note)
+        _warn_once(note)
     model = this.build_model()
     counts = {
         "num_params": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),

@@ -43,22 +43,25 @@ def difficulty(scores: Scores) -> Figure | None:
     """
     panels = []
     for task in (task for task in scores.tasks if not is_challenge(task)):
-        own = scores.cells_on(task)
-        settings = {setting: axis_of(setting) for setting in own["setting"].unique()}
+        own, frame = scores.cells_on(task), scores.frame[scores.frame["task"] == task]
+        shared, names = _without_shared(own["setting"].unique())
+        own, frame = (one.assign(setting=one["setting"].map(names)) for one in (own, frame))
+        settings = {setting: axis_of(setting) for setting in names.values()}
         axes = [axis[0] for axis in settings.values() if axis]
         for axis in in_order(axes, tuple(AXES)):
             origin, key = origin_of(axis)
             places = {setting: place[1] for setting, place in settings.items() if place and place[0] == axis}
-            start = _value_at(scores.frame, task, {origin}, key)
+            start = _value_at(frame, {origin}, key)
             if key == "test_seq_len":
-                start = _value_at(scores.frame, task, {origin, *places}, "seq_len")
+                start = _value_at(frame, {origin, *places}, "seq_len")
             if origin in settings and start is not None:
                 places[origin] = start
             label = AXES.get(key, (key,))[0]
             if key == "test_seq_len" and start is not None:
                 label = f"test length (trained at {start:g})"
             if len(places) > 1:
-                panels.append(Panel(setting_title(task, origin), label, *_along(own, places)))
+                title = setting_title(task, ",".join([origin] * (origin != BASELINE) + shared) or BASELINE)
+                panels.append(Panel(title, label, *_along(own, places)))
     return draw_panels(scores, panels, "by difficulty")
 
 
@@ -83,8 +86,17 @@ def _along(own: pd.DataFrame, places: dict[str, float]) -> tuple[dict[Column, di
     return points, chance
 
 
-def _value_at(frame: pd.DataFrame, task: str, settings: Collection[str], key: str) -> float | None:
-    """The value of a key of the task at the first of these settings that has it as a number; None if none has."""
-    values = frame.loc[(frame["task"] == task) & frame["setting"].isin(settings)].get(f"task.{key}", [])
+def _without_shared(settings: Collection[str]) -> tuple[list[str], dict[str, str]]:
+    """The sizes of one's own that all of several settings have, `num_train_examples=512`; their names without these."""
+    parts = {setting: setting.split(",") for setting in settings}
+    own = [part for part in next(iter(parts.values()), []) if "=" in part and len(parts) > 1]
+    shared = [part for part in own if all(part in others for others in parts.values())]
+    names = {name: ",".join(part for part in own if part not in shared) for name, own in parts.items()}
+    return shared, {name: left or BASELINE for name, left in names.items()}
+
+
+def _value_at(frame: pd.DataFrame, settings: Collection[str], key: str) -> float | None:
+    """The value of a key of a task at the first of these settings that has it as a number; None if none has."""
+    values = frame.loc[frame["setting"].isin(settings)].get(f"task.{key}", [])
     numbers = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").dropna()
     return float(numbers.iloc[0]) if len(numbers) else None

@@ -99,7 +99,7 @@ def compare(
         table = next(iter(tables.values()))
         name = next(name for name, _ in table.numbers)
         example = f"{name.task} {name.setting or table.over[name.task][0]}"
-        lacking = f"{', '.join(empty)}: no run of a setting in {', '.join(tables)}, such as {example}"
+        lacking = f"{', '.join(empty)}: no run on a setting that a table of {', '.join(tables)} has, such as {example}"
         tried = ", ".join(f"{rate:g}" for rate in sorted({rate for frame in frames for rate in frame["lr"].dropna()}))
         raise ValueError(", at each of ".join([lacking, *at]) + (f"; --rates names others, of {tried}" if at else ""))
     out = Path(out)

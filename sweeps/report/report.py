@@ -172,12 +172,15 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
 
     `accuracy` (the tasks and their average) and one like it for each other score, `challenge` (the harder set by
     level), `settings` (all, of all columns). Means leave out test rows whose length differs from training, and the
-    user's own settings where the task has named ones.
+    user's own settings where the task has named ones or all of their runs failed and others did not.
     """
     other = cells["setting_name"].map(has_other_test_length).astype(bool)
     same = cells[~(other & cells["task"].isin(cells.loc[~other, "task"]))]
     custom = same["setting_name"].str.contains("=", regex=False)  # `seq_len=64`, and no named one, `seq_len-64`
-    left_out = custom & same["task"].isin(same.loc[~custom, "task"])
+    ended = frame[frame["status"] != "failed"][["task", "setting"]]
+    broken = ~pd.MultiIndex.from_frame(same[["task", "setting"]]).isin(pd.MultiIndex.from_frame(ended))
+    named, whole = same.loc[~custom, "task"], same.loc[~broken, "task"]
+    left_out = custom & (same["task"].isin(named) | (broken & same["task"].isin(whole)))
     benchmark = same[~left_out]
     notes = []  # task, score, and what the tables that have both say
     for cell in cells.drop(same.index).itertuples():

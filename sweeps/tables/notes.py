@@ -66,9 +66,11 @@ def _unlike_runs(frame: pd.DataFrame) -> list[str]:
         if name in shown or (dot and group in frame and frame[group].nunique() > 1) or frame[name].nunique() == 0:
             continue
         values = values_of(frame, name)
-        by_task = values.groupby([frame["task"], frame["mixer"]]).agg(_listed)
+        # A column is the best of the rates that were tried for it, and not for others of its mixer.
+        whose = frame["column"].map(labels(frame["column"].unique())) if name == _TRIED else frame["mixer"]
+        by_task = values.groupby([frame["task"], whose]).agg(_listed)
         if by_task.groupby(level="task").nunique().max() > 1:  # one task may differ from another, as text from MAD's
-            by_mixer = values.groupby(frame["mixer"]).agg(_ends if name == _TRIED else _listed)
+            by_mixer = values.groupby(whose).agg(_ends if name == _TRIED else _listed)
             mixers = by_mixer.index.to_series().groupby(by_mixer, sort=False).agg(", ".join)
             told = "; ".join(f"{own}: {names}" for own, names in mixers.items())
             differ.append(f"{name} ({told if len(mixers) > 1 else mixers.index[0]})")

@@ -148,6 +148,14 @@ def test_grids_of_other_sizes_are_told(tmp_path):
     assert note == "The mixers differ in more than the mixer: learning rates tried (2 to 3: attn; 3: gdn)."
 
 
+def test_grids_of_other_sizes_are_told_of_one_mixers_options(tmp_path):
+    for width, rates in ((64, 1), (128, 3)):
+        changed = {"model.d_model": width}
+        fakes.add_run(tmp_path, [0.5] * rates, lr=[5e-3, 1e-3, 5e-4][:rates], changed=changed)
+    (note,) = notes(tmp_path)
+    assert "learning rates tried (3: attn, d_model=128; 1: attn, d_model=64)" in note
+
+
 def test_a_rate_at_which_a_mixer_diverged_was_tried(tmp_path):
     for mixer, score in (("attn", 0.5), ("gdn", "diverged")):
         fakes.add_run(tmp_path, [score, 0.6, 0.5], mixer=mixer)

@@ -109,6 +109,16 @@ def test_difficulty_departs_from_sizes_of_ones_own(tmp_path):
     assert points_of(panel, scores.look[ATTN]).keys() == {(1, 0.9), (2, 0.5)} and panel.get_xlabel() == "hops"
 
 
+def test_sizes_that_all_settings_share_hide_no_axis(tmp_path):
+    for name, size, accuracy in (("", 16, 0.9), ("vocab_size=32,", 32, 0.5)):
+        setting = f"{name}num_train_examples=512"
+        fakes.add_run(tmp_path, [accuracy], lr=1e-3, setting=setting, vocab_size=size, num_train_examples=512)
+    scores = scores_of(tmp_path)
+    (panel,) = difficulty(scores).axes
+    assert points_of(panel, scores.look[ATTN]).keys() == {(16, 0.9), (32, 0.5)}
+    assert (panel.get_title(), panel.get_xlabel()) == ("icr, examples 512", "vocabulary size")
+
+
 def test_the_harder_set_has_a_panel_for_each_task_with_its_levels(tmp_path):
     for task in ("icr_challenge", "sc_challenge"):
         for level, vocabulary, accuracy in (("128-512", 128, 0.9), ("256-1024", 256, 0.2)):

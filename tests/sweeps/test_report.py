@@ -154,6 +154,13 @@ def test_what_has_no_part_in_means(results, capsys):
     assert "sc: the mean of 2 settings of your own" in reported(capsys, results)
 
 
+def test_own_sizes_of_which_all_runs_failed_have_no_part_in_means(tmp_path):
+    for setting, score in (("seq_len=64", 0.4), ("seq_len=32", "failed")):
+        fakes.add_run(tmp_path, [score], lr=1e-3, setting=setting, seq_len=int(setting[-2:]))
+    fakes.add_run(tmp_path, [0.6], lr=1e-3, mixer="gdn", setting="seq_len=64", seq_len=64)
+    assert list(reports.table(tmp_path).loc["icr", ["attn", "gdn"]]) == ["0.400", "0.600"]
+
+
 def test_own_sizes_have_no_part_in_means_over_several_data(tmp_path):
     fakes.add_run(tmp_path, [0.0, 0.1, 0.0], setting="seq_len=64", seq_len=64)
     for seed, score in ((None, 0.9), (1, 0.8), (2, 0.7)):
