@@ -27,8 +27,12 @@ def code_version(*modules: str) -> str:
     module that defines it, without its neighbours.
     """
     sources = _used(modules)
-    texts = sorted((name, source.text) for name, source in sources.items())
-    return hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
+    return _hash(tuple(sorted((name, source.text) for name, source in sources.items())))
+
+
+@functools.cache  # a sweep asks for every cell
+def _hash(texts: tuple[tuple[str, str], ...]) -> str:
+    return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:12]
 
 
 class _Source:
