@@ -44,7 +44,7 @@ def main() -> None:
 
         print(f"mixerlab {versions().get('mixerlab', 'is not installed')}")
         return
-    if arguments[0] == "--config-dir" and arguments[2:] and arguments[2] in TOOLS:  # as a run has it, before the rest
+    if arguments[0] == "--config-dir" and arguments[2:] and arguments[2] in TOOLS:  # where runs have it
         arguments = [arguments[2], *arguments[:2], *arguments[3:]]
     is_tool = arguments[0] in TOOLS
     again = "does it again" if is_tool else GOES_ON

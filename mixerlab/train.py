@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_warn_once = cache(log.warning)  # of a mixer, and a sweep has many runs of it
+_warn_once = cache(log.warning)  # a sweep has many runs of the same mixer
 PATIENCE = 1.0  # seconds that a single run waits for another process to release it; a sweep's check takes an instant
 
 

@@ -11,7 +11,7 @@ from mixerlab.records.names import TASKS, place_rank
 from mixerlab.sweeps.tables.cells import at_best_rate
 
 ARM = ["mixer.zero_init_rho", "mixer.rope_on_rho"]
-AUTHORS = (False, True)
+AUTHORS = (False, True)  # of ARM
 LONG = ("seq_len-512", "seq_len-1024")
 
 

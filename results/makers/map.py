@@ -91,9 +91,8 @@ def differences_table(accuracies: Mapping[str, pd.Series]) -> str:
     for first, second in itertools.chain(*QUESTIONS.values()):
         for name, own in by_mixer.items():
             by_cell = (own[first] - own[second]).dropna().groupby(["task", "setting"]).agg(list)
-            changes = by_cell.reindex(cells).items()
-            lines.append([f"{first} less {second}", name])
-            lines[-1] += [common.mean_change(one, usual=3) if isinstance(one, list) else "" for _, one in changes]
+            texts = [common.mean_change(by_cell.get(cell, []), usual=3) for cell in cells]
+            lines.append([f"{first} less {second}", name, *texts])
     return common.noted(lines, 2, DIFFERENCES_NOTE)
 
 

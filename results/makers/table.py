@@ -5,6 +5,7 @@ from pathlib import Path
 
 from makers.common import CELL, EARLIER, RECORDS, chosen_rates, copy_report, folder_of, write_in_page
 
+from mixerlab.records.names import AVERAGE
 from mixerlab.records.schema import LABELS
 from mixerlab.sweeps.figures.points import error_of, is_bound
 from mixerlab.sweeps.report.compare import compare, entry_text
@@ -52,9 +53,7 @@ def means_lines(test: Table, validation: Table, earlier: Table) -> list[list[str
     for name, row in test.rows.items():
         others = validation.rows[name]
         lines.append([*name, *(f"{entry_text(entry)} ({others[column].mean:.3f})" for column, entry in row.items())])
-    lines.append(
-        ["Avg, the paper's rates", *(f"{entry.mean:.3f}" for entry in list(earlier.rows.values())[-1].values())]
-    )
+    lines.append(["Avg, the paper's rates", *(f"{entry.mean:.3f}" for entry in earlier.rows[AVERAGE,].values())])
     return lines
 
 

@@ -89,10 +89,10 @@ def _along(own: pd.DataFrame, places: dict[str, float]) -> tuple[dict[Column, di
 def _without_shared(settings: Collection[str]) -> tuple[list[str], dict[str, str]]:
     """The sizes of one's own that all of several settings have, `num_train_examples=512`; their names without these."""
     parts = {setting: setting.split(",") for setting in settings}
-    own = [part for part in next(iter(parts.values()), []) if "=" in part and len(parts) > 1]
-    shared = [part for part in own if all(part in others for others in parts.values())]
-    names = {name: ",".join(part for part in own if part not in shared) for name, own in parts.items()}
-    return shared, {name: left or BASELINE for name, left in names.items()}
+    first = next(iter(parts.values())) if len(parts) > 1 else []
+    shared = [part for part in first if "=" in part and all(part in others for others in parts.values())]
+    left = {setting: ",".join(part for part in own if part not in shared) for setting, own in parts.items()}
+    return shared, {setting: name or BASELINE for setting, name in left.items()}
 
 
 def _value_at(frame: pd.DataFrame, settings: Collection[str], key: str) -> float | None:

@@ -177,10 +177,10 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     other = cells["setting_name"].map(has_other_test_length).astype(bool)
     same = cells[~(other & cells["task"].isin(cells.loc[~other, "task"]))]
     custom = same["setting_name"].str.contains("=", regex=False)  # `seq_len=64`, and no named one, `seq_len-64`
-    ended = frame[frame["status"] != "failed"][["task", "setting"]]
-    broken = ~pd.MultiIndex.from_frame(same[["task", "setting"]]).isin(pd.MultiIndex.from_frame(ended))
-    named, whole = same.loc[~custom, "task"], same.loc[~broken, "task"]
-    left_out = custom & (same["task"].isin(named) | (broken & same["task"].isin(whole)))
+    all_failed = frame["status"].eq("failed").groupby([frame["task"], frame["setting"]]).all()
+    failed = all_failed.loc[pd.MultiIndex.from_frame(same[["task", "setting"]])].to_numpy()
+    named, others = same.loc[~custom, "task"], same.loc[~failed, "task"]
+    left_out = custom & (same["task"].isin(named) | (failed & same["task"].isin(others)))
     benchmark = same[~left_out]
     notes = []  # task, score, and what the tables that have both say
     for cell in cells.drop(same.index).itertuples():

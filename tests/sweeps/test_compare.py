@@ -129,10 +129,7 @@ def test_runs_on_other_data_have_lines_of_their_own(published, tmp_path):
 def test_what_it_refuses(results, published, tmp_path):
     fakes.add_run(tmp_path / "other", [0.5, 0.5, 0.5], task="delay")
     for arguments, told in (
-        (
-            [str(results), str(tmp_path / "other")],
-            f"{tmp_path / 'other'}: no run on a setting that a table of",
-        ),
+        ([str(results), str(tmp_path / "other")], f"{tmp_path / 'other'}: no run on a setting"),
         ([str(results), "--published", "nobody"], "choose parallax, mesanet"),
         ([str(results), "--labels", "a", "b"], "--labels a b"),
         ([str(results), "--rates", "7"], "cmp baseline, at each of learning rates 7; --rates names others"),
