@@ -23,7 +23,7 @@ seed; what diverged counts as 0. Bold: the best rate and the better of its neigh
 def make(scratch: Path) -> None:
     """Mixers by optimizers, what Parallax gains over attention with each, and the search for the rates."""
     folder = common.folder_of("board")
-    common.copy_report("board", ["official/solved.md", "official/settings.png"], scratch, "rows.csv")
+    common.copy_report("board", ["official/solved.md"], scratch, "rows.csv")
     rows = rows_of(folder / "rows.csv")
     seeds = {name: common.best_of_seeds(own, sorted(own["lr"].unique())) for name, own in rows.groupby("optimizer")}
     (folder / "accuracy.md").write_text(common.recipe_table(seeds))

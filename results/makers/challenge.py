@@ -15,7 +15,8 @@ def make(scratch: Path) -> None:
     folder = folder_of("challenge")
     copy_report("challenge", ["official/challenge.md", "official/solved.md"], scratch)
     compare([folder / RECORDS], scratch / "beside", {"parallax": PAPER})
-    shutil.copyfile(scratch / "beside" / "settings.png", folder / "official" / "beside_the_paper.png")
+    for made, kept in (("settings.png", "beside_the_paper.png"), ("published.md", "beside_the_paper.md")):
+        shutil.copyfile(scratch / "beside" / made, folder / "official" / kept)
     default, others = rows_of(folder / RECORDS), rows_of(folder / "recipes.tar.xz")
     both = pd.concat([default.assign(origin="default"), others.assign(origin="recipes")], ignore_index=True)
     both = spread_out(both[both["task"].isin(others["task"])])

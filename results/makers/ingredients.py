@@ -1,5 +1,6 @@
 """What single ingredients change, of the rows of the other folders."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -43,21 +44,29 @@ def make(scratch: Path) -> None:
             ]
         )
     header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds", "interval over"]
+    spread = published_spread()
+    lines.append(["half the published range", "", *(f"{spread[task]:.3f}" for task in tasks), "", "", "", ""])
     common.write_in_page(common.folder_of("ingredients"), "effects", [header, *lines], 2)
-    save(effects_figure(found, tasks), common.folder_of("ingredients") / "effects")
+    save(effects_figure(found, spread, tasks), common.folder_of("ingredients") / "effects")
 
 
-def effects_figure(found: Mapping[str, Mapping[str, Sequence[float]]], tasks: Sequence[str]) -> Figure:
-    """A panel for each task: the effects by ingredient, over how far published tables are from their middle."""
-    spread = {task: [] for task in tasks}
+def published_spread() -> dict[str, float]:
+    """By task half the range of what three or more published tables have, mean over mixers."""
+    halves = defaultdict(list)
     for (name, _), (low, high, tables) in ranges(read_published().values()).items():
         if tables > 2 and not name.setting:
-            spread[name.task].append((high - low) / 2)
+            halves[name.task].append((high - low) / 2)
+    return {task: fmean(own) for task, own in halves.items()}
+
+
+def effects_figure(
+    found: Mapping[str, Mapping[str, Sequence[float]]], spread: Mapping[str, float], tasks: Sequence[str]
+) -> Figure:
+    """A panel for each task: the effects by ingredient, over how far published tables are from their middle."""
     with figure_style():
         sheet = named_sheet(None, tasks, list(found), 0.7, 1.6)
         for panel, task in zip(sheet.panels, tasks, strict=True):
-            half = fmean(spread[task])
-            panel.axvspan(-half, half, color=BAND, linewidth=0)
+            panel.axvspan(-spread[task], spread[task], color=BAND, linewidth=0)
             panel.axvline(0, color="0.5", linewidth=0.6)
             for y, effects_on in enumerate(found.values()):
                 if task in effects_on:

@@ -1,6 +1,7 @@
 """The MAD table, its figures, and the published tables beside it."""
 
 import shutil
+from itertools import combinations
 from pathlib import Path
 
 from makers.common import CELL, EARLIER, RECORDS, chosen_rates, copy_report, folder_of, write_in_page
@@ -23,6 +24,9 @@ COLUMNS = [
     *("clean_accuracy", "clean_epoch", "clean_val_accuracy", "test_accuracy"),
     *("device", "git_commit", "wall_time_s"),
 ]
+
+RECURRENT = ("gdn", "mamba", "mesa")
+PAIRS = [*(("parallax", other) for other in ("attn", *RECURRENT)), *combinations(RECURRENT, 2)]
 
 
 def make(scratch: Path) -> None:
@@ -58,14 +62,14 @@ def means_lines(test: Table, validation: Table, earlier: Table) -> list[list[str
 
 
 def lead_lines(test: Table) -> list[list[str]]:
-    """The mean of Parallax less that of each other mixer, and half of Welch's interval of 95%."""
-    lines = [["Parallax less", *(column.mixer for column in test.columns if column.mixer != "parallax")]]
+    """Differences of the means, Parallax's and those of recurrent mixers, and half of Welch's intervals of 95%."""
+    lines = [["task", *(f"{one} less {other}" for one, other in PAIRS)]]
     for name, row in test.rows.items():
         by_mixer = {column.mixer: entry for column, entry in row.items()}
-        parallax, texts = by_mixer.pop("parallax"), []
-        for entry in by_mixer.values():
-            error, freedom = error_of_sum(map(error_of, (parallax, entry)))
-            bound = "‡" if is_bound(parallax) or is_bound(entry) else ""
-            texts.append(f"{parallax.mean - entry.mean:+.3f} ± {student_t(freedom) * error**0.5:.3f}{bound}")
+        texts = []
+        for one, other in ((by_mixer[one], by_mixer[other]) for one, other in PAIRS):
+            error, freedom = error_of_sum(map(error_of, (one, other)))
+            bound = "‡" if is_bound(one) or is_bound(other) else ""
+            texts.append(f"{one.mean - other.mean:+.3f} ± {student_t(freedom) * error**0.5:.3f}{bound}")
         lines.append([*name, *texts])
     return lines
