@@ -86,7 +86,7 @@ def make(scratch: Path) -> None:
     rows = pd.concat(frames, names=["study"]).reset_index("study")
     rows = rows[rows["moment"] != "official"]
     (folder / "claims.md").write_text(claims_of_paper(rows, CLAIMS_NOTE))
-    # Figures and stable ranks are of the last epoch too: checkpoints with the lowest perplexity are of different epochs.
+    # Figures and ranks are of the last epoch too: the epochs of the lowest perplexity differ between optimizers.
     own = rows[rows["study"] == "optimizers"]
     write_analysis(pd.concat([own, own[own["epochs"] == own["epochs"].max()].assign(moment="official")]), scratch)
     copy_files(scratch, folder, ["correction.png", "scores.png", "training.png", "stable_ranks.md"])

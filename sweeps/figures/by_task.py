@@ -7,7 +7,6 @@ from textwrap import fill
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mixerlab.records.schema import Score
@@ -53,8 +52,6 @@ def by_task(scores: Scores) -> Figure:
                 panel.axvline(scores.chances[task], zorder=1.5, **marks.CHANCE)
         points = list(chain.from_iterable(row.values() for row in rows.values()))
         handles += marks.mark_handles(points, scores.has_chance, few, Patch(facecolor=NO_SCORE, label="no score"))
-        if few and any(point.learned is not None for point in points):
-            handles.append(Line2D([], [], **marks.LEARNED))
         caption = marks.caption(scores.selection, points, common)
         title, height = f"{scores.score.label.capitalize()} by task", 1.5 if few else height_beside(lines)
         return sheet.finish(title, caption, handles, height, whole=not few)
@@ -71,8 +68,6 @@ def _draw_bars(panel: Axes, place: float, row: Row, look: Mapping[Column, Style]
         face = style.colour if point.whole else "white"
         panel.bar(x, point.mean, 0.86 * width, facecolor=face, edgecolor=style.colour, linewidth=0.8, zorder=2)
         marks.draw_spread(panel, x, point, INK)
-        if point.learned is not None:
-            panel.plot(x, point.learned, zorder=5, **marks.LEARNED)
 
 
 def named_sheet(width: float | None, titles: Sequence[str], names: Sequence[str], least: float, most: float) -> Sheet:

@@ -28,15 +28,6 @@ SEED: dict[str, Any] = {
 }
 SEVERAL = "0.4"  # the colour of a mark that stands for several columns
 MARKER = 4.0  # points
-LEARNED: dict[str, Any] = {
-    "marker": "o",
-    "markersize": 3.2,
-    "markerfacecolor": "white",
-    "markeredgecolor": "0.1",
-    "markeredgewidth": 0.7,
-    "linestyle": "none",
-    "label": "share of seeds that reached 0.9",
-}
 
 
 def limit(panel: Axes, score: Score, axis: str = "y") -> None:
