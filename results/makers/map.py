@@ -19,7 +19,7 @@ from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 DIFFERENCES_NOTE = """\
 Accuracy of the first less that of the second, mean over seeds ± half of Student's 95% interval."""
 MUON_RATES = (3e-3, 1e-2, 3e-2)
-OPTIMIZERS = {"muon": ("Muon", MUON_RATES, "#0072B2"), "adamw": ("AdamW", common.ADAMW_RATES, "#D55E00")}
+OPTIMIZERS = {"muon": ("Muon", MUON_RATES, "#D55E00"), "adamw": ("AdamW", common.ADAMW_RATES, "#0072B2")}
 BARE, NEGATIVE = ", bare", ", negative eigenvalues"
 PLACES = [
     *("attn", "parallax", "lla"),
