@@ -72,7 +72,7 @@ def report(
     """
     check_width(width)
     source = Path(source)
-    out = Path(out) if out is not None else (source.parent if source.is_file() else source) / "report"
+    out = Path(out) if out is not None else folder_for(source, "report")
     if source.is_file() and source.resolve() == (out / "rows.csv").resolve():
         raise ValueError(f"{source} is what the report would write over: give another --out")
     with ExitStack() as stack:
@@ -113,6 +113,12 @@ def report(
                     files.write(f"{selection}/captions.md", captions_page(captions))
             files.remove_others()
     return Report(out, "\n".join(texts))
+
+
+def folder_for(source: str | Path, name: str) -> Path:
+    """Where what is made of a source goes by default: into its folder, or beside its file."""
+    source = Path(source)
+    return (source.parent if source.is_file() else source) / name
 
 
 def table(
