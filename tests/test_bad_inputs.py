@@ -43,7 +43,7 @@ UNFIT = {
     # Keys that no class takes, or that are not there.
     "+mixer.nope=1": ("mixer.nope=1", "Attention takes: num_heads"),
     "+nope=1": ("nope=1", "results_dir"),
-    "~seed": ("seed is missing", "conf/config.yaml"),
+    "~model": ("model is missing", "leave ~model away"),
     # Values: a string that counts as true, a fraction of an epoch, a number that is none.
     "mixer.qk_norm=no": ("mixer.qk_norm='no'", "true or false"),
     "force=off": ("force='off'", "true or false", "'changed'"),
@@ -165,6 +165,7 @@ MISTAKES = {
     lambda folder: mixerlab.check(Attention(16, num_heads=1)): ("Attention", "class"),
     lambda folder: mixerlab.check(torch.nn.Identity): ("Identity", "subclass of mixerlab.SequenceMixer"),
     lambda folder: mixerlab.build_model("task=icr", mixer=Attention): ("Attention", "SequenceMixer"),
+    lambda folder: mixerlab.build_model("task=icr", mixer=Attention(64)): ("width 64", "model.d_model=128"),
     generate_ragged: ("length", "-100", "Ragged.generate_rows"),
     report_text: ("notes.txt", ".tar.xz"),
 }

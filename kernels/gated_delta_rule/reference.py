@@ -21,10 +21,10 @@ def gated_delta_rule_reference(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
 ) -> Tensor:
     """See `kernels.gated_delta_rule.gated_delta_rule`."""
-    if v.shape[2] > q.shape[2]:  # a row of S reads only its own value: these are more heads of the same key
-        repeats = v.shape[2] // q.shape[2]
+    length, shape, out_dtype = q.shape[1], v.shape, v.dtype
+    if v.is_cuda and (repeats := v.shape[2] // q.shape[2]) > 1:  # a GPU's sums stay in the order that records have
         q, k, log_decay, beta = (x.repeat_interleave(repeats, dim=2) for x in (q, k, log_decay, beta))
-    length, head_dim, out_dtype = q.shape[1], q.shape[3], v.dtype
+    v = v.flatten(2).unflatten(2, (q.shape[2], -1))  # a row of S reads only its own value: one solve for all of a key
     dtype = torch.promote_types(q.dtype, torch.float32)
     chunk_size = min(chunk_size, length)
     q, k, v, log_decay, beta = (to_chunks(x.to(dtype), chunk_size) for x in (q, k, v, log_decay, beta))
@@ -39,7 +39,7 @@ def gated_delta_rule_reference(
     right = torch.cat((beta * v, beta * from_start * k), dim=-1)
     # With `unitriangular` the diagonal counts as 1, whatever its values.
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    writes, reads = solved.split(head_dim, dim=-1)
+    writes, reads = solved.tensor_split((v.shape[-1],), dim=-1)
 
     attention = (q @ k.mT) * decay
     q, k = q * from_start, k * to_end
@@ -50,7 +50,7 @@ def gated_delta_rule_reference(
         u = writes[:, :, n] - reads[:, :, n] @ state
         outputs.append(q[:, :, n] @ state + attention[:, :, n] @ u)
         state = chunk_decay[:, :, n] * state + k[:, :, n].mT @ u
-    return (scale * from_chunks(torch.stack(outputs, dim=2), length)).to(out_dtype)
+    return (scale * from_chunks(torch.stack(outputs, dim=2), length)).reshape(shape).to(out_dtype)
 
 
 def gated_delta_rule_steps(

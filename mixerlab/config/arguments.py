@@ -99,7 +99,8 @@ def check_arguments(
     for key, parameter in taken.items():
         is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_one and parameter.default is parameter.empty and key not in args:
-            raise ValueError(f"{prefix}{key} is missing ({function.__name__} takes it): add `{key}: <value>` to {yaml}")
+            fix = f"add `{key}: <value>` to {yaml}, or leave ~{prefix}{key} away"
+            raise ValueError(f"{prefix}{key} is missing ({function.__name__} takes it): {fix}")
 
 
 def defaults_of(function: Callable, args: Collection[str]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def complete(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> 
         baseline_from_yaml(cfg, hydra_config, loader)
     if is_hybrid(cfg.mixer):
         expand(cfg, hydra_config, loader)
-    if isinstance(cfg.model, DictConfig) and cfg.model.get("match_params") is not None:
+    if isinstance(model := cfg.get("model"), DictConfig) and model.get("match_params") is not None:
         match_params(cfg, hydra_config, loader)
     for text in given(hydra_config):
         if not text.startswith("trainer.epochs=") or "tokens" not in cfg.task:

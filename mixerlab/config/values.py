@@ -174,7 +174,8 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
         supplied = (*supplied, *asked_for(part["_target_"], part))
     own = ("name", "_target_", *(("lr",) if group == "optimizer" else ()))
     if missing := [key for key in own if key not in part]:
-        raise ValueError(f"{prefix}.{missing[0]} is missing from the yaml of {name}")
+        key = f"{prefix}.{missing[0]}"
+        raise ValueError(f"{key} is missing: add it to the yaml of {name}, or leave ~{key} away")
     args = {key: value for key, value in part.items() if key not in own}
     check_arguments(prefix, component, args, supplied, f"the yaml of {name}")
     part |= present(defaults_of(component, (*part, *supplied)))

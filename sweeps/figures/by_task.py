@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures import marks
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.sheet import TICK, WIDTH, Sheet, figure_style, text_width
@@ -43,13 +42,15 @@ def by_task(scores: Scores) -> Figure:
             panel.set(
                 xticks=range(len(rows)), xticklabels=rows, xlim=(-0.55, len(rows) - 0.45), ylabel=scores.score.label
             )
-            marks.limit(panel, scores.score)
+            marks.limit(panel, scores.score, bars=True)
             handles += [Patch(facecolor=style.colour, label=texts[column]) for column, style in look.items()]
         else:
             sheet = named_sheet(scores.width, list(rows), lines, 0.7, 1.6)
             for panel, (task, row) in zip(sheet.panels, rows.items(), strict=True):
-                _draw_dots(panel, row, look, scores.score)
+                _draw_dots(panel, row, look)
                 panel.axvline(scores.chances[task], zorder=1.5, **marks.CHANCE)
+                marks.limit(panel, scores.score, axis="x")
+                panel.set_xlabel(scores.score.label)
         points = list(chain.from_iterable(row.values() for row in rows.values()))
         handles += marks.mark_handles(points, scores.has_chance, few, Patch(facecolor=NO_SCORE, label="no score"))
         caption = marks.caption(scores.selection, points, common)
@@ -99,11 +100,9 @@ def draw_dot(panel: Axes, y: float, point: Entry | None, style: Style) -> None:
         marks.draw_spread(panel, y, point, INK, sideways=True)
 
 
-def _draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style], score: Score) -> None:
+def _draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style]) -> None:
     """The scores of one row, a line of the panel for each column."""
     for y, (column, style) in enumerate(look.items()):
         if row[column].mean is None:
             panel.axhspan(y - 0.4, y + 0.4, color=NO_SCORE, linewidth=0)
         draw_dot(panel, y, row[column], style)
-    marks.limit(panel, score, axis="x")
-    panel.set_xlabel(score.label)

@@ -7,6 +7,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures.points import error_of, is_bound, seeds_of, whisker_of
@@ -28,14 +29,29 @@ SEED: dict[str, Any] = {
 }
 SEVERAL = "0.4"  # the colour of a mark that stands for several columns
 MARKER = 4.0  # points
+SHORTEST = 0.1  # axis of accuracies: it does not magnify what seeds differ by
 
 
-def limit(panel: Axes, score: Score, axis: str = "y") -> None:
-    """The axis of a score: accuracies from 0 to 1, others as they come."""
-    if score.is_accuracy:
-        panel.set(**{f"{axis}lim": (-0.04, 1.06), f"{axis}ticks": (0, 0.5, 1)})
-        getattr(panel, f"{axis}axis").set_ticks((0.25, 0.75), minor=True)
-        panel.grid(visible=True, which="both", axis=axis)  # type: ignore[arg-type]
+def limit(panel: Axes, score: Score, axis: str = "y", bars: bool = False) -> None:
+    """The axis of a score, once all is drawn: accuracies from 0 to 1, others as they come.
+
+    Where accuracies, and chance, fill less than half of that, the axis is as long as they need; `bars` begin at 0.
+    """
+    if not score.is_accuracy:
+        return
+    scale = panel.xaxis if axis == "x" else panel.yaxis
+    panel.autoscale(axis=axis)  # type: ignore[arg-type]
+    low, high = scale.get_view_interval()
+    low = -0.04 * high if bars else low
+    ends, major, minor = (-0.04, 1.06), [0.0, 0.5, 1.0], [0.25, 0.75]
+    if high - low < 0.5:
+        room = max(0.0, SHORTEST - (high - low)) / 2
+        ends = max(ends[0], low - room), min(ends[1], high + room)
+        major, minor = [tick for tick in MaxNLocator(4).tick_values(*ends) if ends[0] <= tick <= min(ends[1], 1)], []
+    scale.set_ticks(major)
+    scale.set_ticks(minor, minor=True)
+    panel.set(**{f"{axis}lim": ends})
+    panel.grid(visible=True, which="both", axis=axis)  # type: ignore[arg-type]
 
 
 def draw_spread(panel: Axes, at: float, point: Entry, colour: str, alpha: float = 1.0, sideways: bool = False) -> None:

@@ -20,7 +20,7 @@ from mixerlab.sweeps.figures.comparison import comparison
 from mixerlab.sweeps.figures.marks import CHOSEN
 from mixerlab.sweeps.figures.points import interval_of, is_bound
 from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
-from mixerlab.sweeps.report.report import WIDTH
+from mixerlab.sweeps.report.report import WIDTH, folder_for
 from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.columns import labels as labels_of
@@ -234,10 +234,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--rule", dest="rules", nargs="+", choices=get_args(Rule), default=["official"], help=help_of_rules)
     rates = "of ours only these learning rates count (default: those of the one table that is shown, else all)"
     add("--rates", nargs="+", type=float, default=[], metavar="RATE", help=rates)
-    add("--out", default="results/compare", help="default: results/compare")
+    add("--out", help="where to write (default: compare/ in the first one, or beside a file)")
     add("--where", nargs="+", default=[], metavar="KEY=VALUE", help="only such records, as of `mixerlab report`")
     add("--by", nargs="+", metavar="KEY", help="lines by these keys and no others (default: the keys that were swept)")
     add("--width", type=float, metavar="INCHES", help=WIDTH)
     args = vars(parser.parse_args(arguments))
+    args["out"] = args["out"] or folder_for(args["sources"][0], "compare")
     print(compare(tables=_chosen(args.pop("published"), known), **args))
     print(f"tables and figures: {args['out']}")

@@ -101,9 +101,8 @@ def test_the_last_epoch_at_one_rate_of_a_task(tmp_path):
 
 
 def test_the_command(results, published, tmp_path, capsys):
-    out = tmp_path / "out"
-    command = [str(results), str(results), "--labels", "a", "b", "--published", str(published), "--out", str(out)]
-    compare.main(command)
+    out = results / "compare"  # as `report`
+    compare.main([str(results), str(results), "--labels", "a", "b", "--published", str(published)])
     assert {path.name for path in out.iterdir()} == {
         *("published.md", "means.png", "means.pdf", "settings.png", "settings.pdf")
     }

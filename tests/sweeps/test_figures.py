@@ -75,6 +75,18 @@ def test_a_mean_that_misses_a_setting_is_hollow(tmp_path):
     assert [bar.get_height() for bar in hollow] == [0.8]
 
 
+@pytest.mark.parametrize(("least", "ends", "of_bars"), [(0.1, (0.08, 0.22), 0.22), (0.9, (0.88, 1.06), 1.06)])
+def test_an_axis_of_accuracies_is_as_long_as_they_need(tmp_path, least, ends, of_bars):
+    for number, setting in enumerate(("baseline", "seq_len-256")):
+        fakes.add_run(tmp_path, [least + 0.1 * number], lr=1e-3, setting=setting)
+    fakes.add_run(tmp_path, [least + 0.1], lr=1e-3, mixer="gdn")
+    scores = scores_of(tmp_path)
+    (panel,), (bars,) = difficulty(scores).axes, by_task(scores).axes
+    assert ends[0] < panel.get_ylim()[0] < least and least + 0.1 < panel.get_ylim()[1] < ends[1]
+    assert bars.get_ylim()[0] < 0 and bars.get_ylim()[1] <= of_bars
+    assert all(0 <= tick <= 1 for tick in panel.get_yticks())
+
+
 def test_one_colour_and_marker_for_each_mixer():
     known = styles(map(Column, MIXERS))
     more = styles([*map(Column, MIXERS), Column("novel"), Column("another")])
