@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -83,7 +82,7 @@ def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir:
         mixer: of which each layer gets a copy, in place of that of the config; its width is `model.d_model`.
 
     Raises:
-        ValueError: as `compose`, or a value in the config that no run can have; or a mixer of another width.
+        ValueError: as `compose`, or a value in the config that no run can have.
     """
     task, config, _ = checked(compose(*overrides, config_dir=config_dir))
     _, seed = replicas_of(config)[0]
@@ -91,21 +90,6 @@ def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir:
     if mixer is not None:
         if not isinstance(mixer, SequenceMixer):
             raise ValueError(f"mixer={mixer!r} is no SequenceMixer: give one that is built, as MovingAverage(128)")
-        width = parts.model.d_model
-        sizes = {size for parameter in mixer.parameters() for size in parameter.shape}
-        if not _takes(mixer, width) and (own := [size for size in sorted(sizes) if _takes(mixer, size)]):
-            takes = f"{type(mixer).__name__} takes inputs of width {own[0]}, and model.d_model={width}"
-            raise ValueError(f"mixer: {takes}: build it with {width}, or give 'model.d_model={own[0]}'")
         parts = replace(parts, mixers=[("mixer", lambda **at: deepcopy(mixer))])
     with seeded(seed):
         return parts.build_model(task)
-
-
-def _takes(mixer: SequenceMixer, width: int) -> bool:
-    """Whether it computes inputs of this width on the CPU; one that needs a GPU takes none."""
-    x = torch.zeros(1, 2, width)
-    try:
-        with torch.no_grad(), seeded(0):
-            return deepcopy(mixer).eval()(x).shape == x.shape
-    except Exception:
-        return False
