@@ -22,8 +22,6 @@ def gated_delta_rule_reference(
 ) -> Tensor:
     """See `kernels.gated_delta_rule.gated_delta_rule`."""
     length, shape, out_dtype = q.shape[1], v.shape, v.dtype
-    if v.is_cuda and (repeats := v.shape[2] // q.shape[2]) > 1:  # a GPU's sums stay in the order that records have
-        q, k, log_decay, beta = (x.repeat_interleave(repeats, dim=2) for x in (q, k, log_decay, beta))
     v = v.flatten(2).unflatten(2, (q.shape[2], -1))  # a row of S reads only its own value: one solve for all of a key
     dtype = torch.promote_types(q.dtype, torch.float32)
     chunk_size = min(chunk_size, length)
