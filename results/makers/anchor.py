@@ -1,0 +1,55 @@
+"""mad-lab's recipe, trained by this harness, beside two published tables that used it."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+from makers import common
+
+from mixerlab.sweeps.tables.published import Name, read_published
+
+RATES = (1e-4, 5e-4, 1e-3)
+TABLES = {"deltanet": "DeltaNet paper", "lin-attn-bench": "lin-attn-bench"}
+# lin-attn-bench's mamba has four layers without MLP.
+BESIDE = {"attn, 16 heads": TABLES.keys(), "attn, 2 heads": TABLES.keys(), "mamba": ["deltanet"]}
+TASKS = ("icr", "ncr", "mem")
+LARGE = ("vocab_size-4096", "vocab_size-8192")
+
+
+def make(scratch: Path) -> None:
+    folder = common.folder_of("anchor")
+    rows = common.rows_in("anchor")
+    rows["mixer"] += rows["mixer.num_heads"].map(", {:.0f} heads".format, na_action="ignore").fillna("")
+    common.write_in_page(folder, "memorization", rates_lines(rows[rows["mixer"] == "attn, 2 heads"]), 2)
+    rows = rows[rows["device"] != "cpu"]
+    decays = {f"weight decay {key:g}": common.best_of_seeds(own, RATES) for key, own in rows.groupby("weight_decay")}
+    (folder / "accuracy.md").write_text(common.recipe_table(decays))
+    common.write_in_page(folder, "means", means_lines(decays["weight decay 0"].xs(0, level="seed")["accuracy"]), 1)
+
+
+def means_lines(accuracy: pd.Series) -> list[list[str]]:
+    """By task and mixer the mean over settings, how many of them reach 0.9, and the mean less published ones."""
+    by_task = accuracy.groupby(["mixer", "task"])
+    means, reached = by_task.mean(), (accuracy > 0.9).groupby(["mixer", "task"]).agg(["sum", "size"])
+    columns = {}
+    for mixer, beside in BESIDE.items():
+        cells = [(mixer, task) for task in TASKS]
+        columns[mixer] = [f"{means[cell]:.3f} ({'/'.join(map(str, reached.loc[cell]))})" for cell in cells] + [""]
+        for key in beside:
+            numbers = read_published()[key].numbers
+            theirs = [numbers[Name(task), mixer.partition(",")[0]][0] for task in TASKS]
+            changes = [means[cell] - number for cell, number in zip(cells, theirs, strict=True)]
+            rmse = (sum(change**2 for change in changes) / len(changes)) ** 0.5
+            columns[f"{mixer} less {TABLES[key]}"] = [*(f"{change:+.3f}" for change in changes), f"{rmse:.3f}"]
+    return [["task", *columns], *map(list, zip([*TASKS, "RMSE"], *columns.values(), strict=True))]
+
+
+def rates_lines(rows: pd.DataFrame) -> list[list[str]]:
+    """The accuracy on the larger vocabularies of `mem` by batch size and rate, also at rates that mad-lab has not."""
+    own = rows[rows["setting"].isin(LARGE) & (rows["weight_decay"] == 0)]
+    scores = own.set_index(["batch_size", "device", "lr", "setting"])["official_accuracy"].unstack().sort_index()
+    lines = [["batch", "trained on", "rate", *LARGE]]
+    for (batch, device, rate), row in scores.iterrows():
+        texts = ["" if math.isnan(row[name]) else f"{row[name]:.3f}" for name in LARGE]
+        lines.append([str(batch), device, f"{rate:g}", *texts])
+    return lines
