@@ -150,7 +150,7 @@ def curves(source: str | Path = "results", where: Collection[str] = ()) -> pd.Da
                 continue
             if metrics is not None:
                 new = [name for name in metrics if name not in LABELS]
-                found.append(own.merge(metrics.astype({"replica": int, "epoch": int})[["replica", *new]], on="replica"))
+                found.append(own.merge(metrics[["replica", *new]], on="replica"))
     if not found:
         raise ValueError("; ".join([f"{source} has no training curves", *notes]))
     made = pd.concat(found, ignore_index=True)
