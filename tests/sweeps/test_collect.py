@@ -58,7 +58,7 @@ def test_what_failed_or_never_ended_or_cannot_be_read_is_a_row(tmp_path):
     assert "claimed" not in statuses
     lines = [note for note in notes(tmp_path) if note.startswith("unreadable: ")]
     assert len(lines) == 2 and all(str(tmp_path / "runs" / name) in "".join(lines) for name in ("broken", damaged))
-    status = best_per_cell(spread_out(frame)).set_index("mixer")["status"].to_dict()
+    status = {cell.mixer: cell.entry.status for cell in best_per_cell(spread_out(frame)).itertuples()}
     assert status == {"attn": "ok", "parallax": "missing", "gdn": "failed", "mesa": "missing"}
     asked = collect(tmp_path, fakes.by_run_id(fakes.config(), gone))
     assert asked.groupby("mixer")["status"].agg(set).to_dict() == {"attn": {"finished"}, "mamba": {"missing"}}
