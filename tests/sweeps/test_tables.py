@@ -81,7 +81,6 @@ def test_the_share_of_seeds_that_learned(tmp_path):
     assert task_table(cells).entries[0].learned == 0.75
     lines = [line.replace(" ", "") for line in solved_markdown(cells).splitlines()]
     assert "|icr|0.75|" in lines and "|icr|baseline|2/6,-|" in lines
-    assert [row["learned"] for row in csv.DictReader(io.StringIO(to_csv(task_table(cells))))] == ["0.75"]
 
 
 def test_a_mean_over_settings_of_different_seeds_has_no_spread():
@@ -193,6 +192,6 @@ def test_latex_has_swept_keys_below_their_mixer_and_its_notes_as_comments(seeds)
 def test_csv_has_a_row_for_each_entry(seeds):
     attn, _, gdn, mamba, _ = csv.DictReader(io.StringIO(to_csv(seeds)))
     assert (attn["task"], attn["column"], attn["n"], attn["bold"]) == ("icr", "attn, d_model=64", "3", "1")
-    assert float(attn["low"]) < float(attn["mean"]) < float(attn["high"]) and float(attn["std"]) == pytest.approx(0.01)
+    assert float(attn["mean"]) == pytest.approx(0.7) and float(attn["std"]) == pytest.approx(0.01)
     assert (gdn["settings"], gdn["of"], gdn["incomplete"], gdn["bold"]) == ("1", "2", "1", "0")
-    assert (mamba["std"], mamba["low"], mamba["n"], mamba["incomplete"]) == ("", "", "2", "1")
+    assert (mamba["std"], mamba["n"], mamba["incomplete"]) == ("", "2", "1")
