@@ -230,41 +230,33 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
 
 def gaps(cells: pd.DataFrame) -> list[str]:
     """What is missing, and what entries are the best of: a line for each column, or for several with the same gaps."""
-    settings = {task: _differences(own) for task, own in cells.groupby("task")}
+    numbers = cells.groupby("task")["setting"].nunique()
     places: dict[Column, dict[str, dict[str, list[str]]]] = {}  # by what is missing, then by task
     for cell in cells.itertuples():
         for reason in _missing_of(cell):
             tasks = places.setdefault(cell.column, {}).setdefault(reason, {})
-            tasks.setdefault(cell.task, []).append(settings[cell.task][cell.setting])
+            tasks.setdefault(cell.task, []).append(cell.setting)
     names = labels(columns_in_order(cells["column"]))
     lines = defaultdict[str, list[str]](list)
     for column, reasons in places.items():
         told = []
         for reason, tasks in reasons.items():
-            comma = "; " if any(", " in setting for own in tasks.values() for setting in own) else ", "
-            where = [_where(task, own, len(settings[task]), comma) for task, own in tasks.items()]
+            where = [_where(task, own, numbers[task]) for task, own in tasks.items()]
             told.append(f"{reason} on {', '.join(where)}")
         lines["; ".join(told)].append(names[column])
     return [f"{_first(columns, _COLUMNS_NAMED, '; ')}: {text}." for text, columns in lines.items()]
 
 
-def _where(task: str, own: list[str], number: int, comma: str) -> str:
+def _where(task: str, own: list[str], number: int) -> str:
     """These settings of a task that has `number`."""
     if len(own) == number > 1:
         return f"{task} (all {number} settings)"
+    comma = "; " if any(", " in setting for setting in own) else ", "
     return f"{task} ({_first(own, _SETTINGS_NAMED, comma)})"
 
 
 def _first(names: list[str], most: int, comma: str) -> str:
     return comma.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _differences(cells: pd.DataFrame) -> dict[str, str]:
-    """What of each setting (`baseline, data_seed=1`) not all of these cells have; of one alone its name."""
-    settings = zip(cells["setting"], cells["setting_name"], strict=True)
-    parts = {setting: [name, *setting.removeprefix(name).split(", ")[1:]] for setting, name in settings}
-    common = set.intersection(*map(set, parts.values()))
-    return {setting: ", ".join(part for part in own if part not in common) or own[0] for setting, own in parts.items()}
 
 
 def _missing_of(cell: Any) -> list[str]:
