@@ -35,7 +35,7 @@ _INCOMPLETE = (
     "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."
     " Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
 )
-_SETTINGS_NAMED, _COLUMNS_NAMED = 3, 8
+_SETTINGS_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def gaps(cells: pd.DataFrame) -> list[str]:
             where = [_where(task, own, numbers[task]) for task, own in tasks.items()]
             told.append(f"{reason} on {', '.join(where)}")
         lines["; ".join(told)].append(names[column])
-    return [f"{_first(columns, _COLUMNS_NAMED, '; ')}: {text}." for text, columns in lines.items()]
+    return [f"{'; '.join(columns)}: {text}." for text, columns in lines.items()]
 
 
 def _where(task: str, own: list[str], number: int) -> str:
@@ -252,11 +252,8 @@ def _where(task: str, own: list[str], number: int) -> str:
     if len(own) == number > 1:
         return f"{task} (all {number} settings)"
     comma = "; " if any(", " in setting for setting in own) else ", "
-    return f"{task} ({_first(own, _SETTINGS_NAMED, comma)})"
-
-
-def _first(names: list[str], most: int, comma: str) -> str:
-    return comma.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    more = f" and {len(own) - _SETTINGS_NAMED} more" if len(own) > _SETTINGS_NAMED else ""
+    return f"{task} ({comma.join(own[:_SETTINGS_NAMED])}{more})"
 
 
 def _missing_of(cell: Any) -> list[str]:
