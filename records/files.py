@@ -23,14 +23,7 @@ import yaml
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.errors import reason
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import (
-    ACCURACY,
-    LABELS,
-    Record,
-    check_results,
-    labels_of_replicas,
-    rows_digest,
-)
+from mixerlab.records.schema import LABELS, Record, check_results, labels_of_replicas, rows_digest
 from mixerlab.records.text import one_line
 
 if TYPE_CHECKING:
@@ -187,17 +180,12 @@ def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
 
     path = Path(folder) / METRICS_FILE
     with reading(path):
-        content = _bytes(path)
+        content, record = _bytes(path), _bytes(path.with_name(RECORD_FILE))
         if content is None:
             return None
-        name = ACCURACY.name
-        if (record := _bytes(path.with_name(RECORD_FILE))) is not None:
-            said = json.loads(record)
-            if said["sha256"].get(METRICS_FILE) != _digest(content):
-                raise ValueError("it is not the file that was written with the record")
-            name = said["score"]["name"]
-        drawn = ("epoch", "replica", "lr", "train_loss", f"val_{name}", f"test_{name}")  # by figures, as numbers
-        return pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(drawn, float))
+        if record is not None and json.loads(record)["sha256"].get(METRICS_FILE) != _digest(content):
+            raise ValueError("it is not the file that was written with the record")
+        return pd.read_csv(io.BytesIO(content))
 
 
 def _digest(content: bytes) -> str:

@@ -40,37 +40,30 @@ def is_challenge(task: str) -> bool:
     return task.endswith("_challenge")
 
 
-def axis_of(setting: str) -> tuple[str, float] | None:
-    """`("seq_len", 512.0)` for `seq_len-512` or `seq_len=512`; None for the baseline and for names of another form.
+def axis_of(setting: str) -> tuple[str, str, float] | None:
+    """From which setting this one departs, by which key, and its value; None for the baseline and other names.
 
-    The name must be written as a task's parameters are, in words of lower case: a level such as `S3-128` is no axis.
-
-    Of several parameters the last is the axis, and the others are where it departs from: `("S3-128,test_seq_len",
-    256.0)` for `S3-128,test_seq_len=256`.
+    `("baseline", "seq_len", 512.0)` for `seq_len-512` or `seq_len=512`, and of several keys by the last:
+    `("S3-128", "test_seq_len", 256.0)` for `S3-128,test_seq_len=256`. The key must be written as a task's parameters
+    are, in words of lower case: a level such as `S3-128` is no axis.
     """
-    origin, comma, last = setting.rpartition(",")
-    axis, equals, value = last.partition("=")
+    origin, _, last = setting.rpartition(",")
+    key, equals, value = last.partition("=")
     if not equals:
-        axis, _, value = last.rpartition("-")
-    if _PARAMETER.fullmatch(axis) is None:
+        key, _, value = last.rpartition("-")
+    if _PARAMETER.fullmatch(key) is None:
         return None
     try:
         number = float(value)
     except ValueError:
         return None
-    return (f"{origin}{comma}{axis}", number) if math.isfinite(number) else None
-
-
-def origin_of(axis: str) -> tuple[str, str]:
-    """The setting from which an axis departs, and the key that changes: `("S3-128", "test_seq_len")`."""
-    origin, _, key = axis.rpartition(",")
-    return origin or BASELINE, key
+    return (origin or BASELINE, key, number) if math.isfinite(number) else None
 
 
 def has_other_test_length(setting: str) -> bool:
     """Whether test rows have another length than those of training, as in `S3-128,test_seq_len=256`."""
     axis = axis_of(setting)
-    return axis is not None and origin_of(axis[0])[1] == "test_seq_len"
+    return axis is not None and axis[1] == "test_seq_len"
 
 
 def place_rank(place: tuple[str, str]) -> tuple:
@@ -84,5 +77,4 @@ def place_rank(place: tuple[str, str]) -> tuple:
     axis = axis_of(setting)
     if axis is not None and axis_of(setting.partition(",")[0]) is not None:
         return task, (1, *axis)
-    parts = re.split(r"(\d+)", setting)  # text and numbers in turn
-    return task, (2, *(int(part) if i % 2 else part for i, part in enumerate(parts)))
+    return task, (2, *natural(setting))

@@ -33,7 +33,7 @@ def folder_of(name: str) -> Path:
 
 def copy_report(name: str, files: Iterable[str], scratch: Path, source: str = RECORDS) -> None:
     """These files of a report on the `source` (archive or rows) in results/NAME."""
-    copy_files(report(folder_of(name) / source, scratch / name, formats=["png"]).folder, folder_of(name), files)
+    copy_files(report(folder_of(name) / source, scratch / name).folder, folder_of(name), files)
 
 
 def copy_files(made: Path, folder: Path, files: Iterable[str]) -> None:

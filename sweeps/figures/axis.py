@@ -4,12 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 from matplotlib.transforms import offset_copy
 
@@ -22,7 +20,6 @@ from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.tables import Entry
 
 FEW = 8  # columns that can lie on each other and still be told apart
-FRONTIER: dict[str, Any] = {"color": "0.75", "linewidth": 2.4, "solid_capstyle": "round", "label": "Pareto frontier"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,6 @@ class Panel:
         chance: by value on the axis, NaN where it is not known; or for all values.
         names: of the values 0, 1, ... where these are places without a number.
         log: whether the axis is logarithmic however near the values are, as that of learning rates is.
-        frontier: (value, score) of what no smaller value reaches.
     """
 
     title: str
@@ -44,7 +40,6 @@ class Panel:
     chance: Mapping[float, float] | float
     names: Sequence[str] = ()
     log: bool = False
-    frontier: Sequence[tuple[float, float]] = ()
 
     @property
     def values(self) -> list[float]:
@@ -93,8 +88,6 @@ def draw_panels(
             axes.set_ylabel(scores.score.label)
         points = list(chain.from_iterable(panel.all_points for panel in hard))
         handles = [*marks.line_handles(look, joined), *marks.mark_handles(points, scores.has_chance)]
-        if any(panel.frontier for panel in hard):
-            handles.append(Line2D([], [], **FRONTIER))
         solved = _on_solved([one for one in panels if one not in hard])
         caption = marks.caption(scores.selection, points, more, solved, chosen=chosen)
         height = 0.95 if len(look) <= FEW else 1.4
@@ -141,8 +134,6 @@ def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: 
         axes.plot(*zip(*sorted(panel.chance.items()), strict=True), zorder=1.5, **marks.CHANCE)
     else:
         axes.axhline(panel.chance, zorder=1.5, **marks.CHANCE)
-    if panel.frontier:
-        axes.plot(*zip(*panel.frontier, strict=True), zorder=1, drawstyle="steps-post", **FRONTIER)
 
 
 def _set_ticks(axes: Axes, panel: Panel, inches: float) -> None:

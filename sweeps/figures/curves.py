@@ -65,7 +65,7 @@ def _metrics(results_dirs: Iterable[Path], replicas: Iterable[tuple[str, int]]) 
         for results_dir in results_dirs:
             try:
                 metrics = read_metrics(run_folder(results_dir, run_id))
-            except Unreadable:  # which `collect` has put among the unreadable
+            except Unreadable:  # the caption says of which score there is no curve
                 continue
             if metrics is not None:
                 found.append(metrics[metrics["replica"] == replica].assign(replica=f"{run_id} {replica}"))

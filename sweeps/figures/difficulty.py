@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mixerlab.records.names import BASELINE, axis_of, in_order, is_challenge, origin_of
+from mixerlab.records.names import BASELINE, axis_of, is_challenge, natural, rank
 from mixerlab.sweeps.figures.axis import Panel, draw_panels, short_number
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.tables.columns import Column
@@ -26,7 +26,7 @@ def setting_text(setting: str) -> str:
     """`length 256` for `seq_len-256`, `examples 100k, depth=2` for `num_train_examples=100000,depth=2`."""
     texts = []
     for part in map(str.strip, setting.split(",")):
-        key, value = axis_of(part) or ("", 0.0)
+        _, key, value = axis_of(part) or ("", "", 0.0)
         texts.append(f"{AXES[key][1]} {short_number(value)}" if key in AXES else part)
     return ", ".join(texts)
 
@@ -47,10 +47,9 @@ def difficulty(scores: Scores) -> Figure | None:
         shared, names = _without_shared(own["setting"].unique())
         own, frame = (one.assign(setting=one["setting"].map(names)) for one in (own, frame))
         settings = {setting: axis_of(setting) for setting in names.values()}
-        axes = [axis[0] for axis in settings.values() if axis]
-        for axis in in_order(axes, tuple(AXES)):
-            origin, key = origin_of(axis)
-            places = {setting: place[1] for setting, place in settings.items() if place and place[0] == axis}
+        axes = {(key, origin) for origin, key, _ in filter(None, settings.values())}
+        for key, origin in sorted(axes, key=lambda axis: (rank(axis[0], tuple(AXES)), natural(axis[1]))):
+            places = {setting: axis[2] for setting, axis in settings.items() if axis and axis[:2] == (origin, key)}
             start = _value_at(frame, {origin}, key)
             if key == "test_seq_len":
                 start = _value_at(frame, {origin, *places}, "seq_len")

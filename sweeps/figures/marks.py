@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from mixerlab.records.schema import Score
-from mixerlab.sweeps.figures.points import error_of, is_bound, seeds_of, whisker_of
+from mixerlab.sweeps.figures.points import dots_of, error_of, is_bound, whisker_of
 from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.tables import Entry
@@ -56,7 +56,7 @@ def limit(panel: Axes, score: Score, axis: str = "y", bars: bool = False) -> Non
 
 def draw_spread(panel: Axes, at: float, point: Entry, colour: str, alpha: float = 1.0, sideways: bool = False) -> None:
     """The interval of a score, dotted if it is a lower bound, or its seeds."""
-    ends, look = seeds_of(point), SEED
+    ends, look = dots_of(point), SEED
     if (interval := whisker_of(point)) is not None:
         ends = list(interval)
         line = (0, (1, 1)) if is_bound(point) else "-"
@@ -92,7 +92,7 @@ def mark_handles(
         found[-1].set_label("incomplete mean")
     if any(point.mean is None for point in points):
         found.append(no_score or Line2D([], [], color=SEVERAL, label="no score", **NO_SCORE))
-    if any(map(seeds_of, points)):
+    if any(map(dots_of, points)):
         found.append(Line2D([], [], color="0.2", **SEED))
     return [*found, *([Line2D([], [], **CHANCE)] if chance else [])]
 

@@ -59,8 +59,8 @@ class Scores:
         return {**by_task, AVERAGE: by_task[averaged(by_task.index)].mean(skipna=False)}
 
 
-def seeds_of(entry: Entry) -> list[float]:
-    """The scores of single seeds that are drawn as they are, in place of an interval.
+def dots_of(entry: Entry) -> list[float]:
+    """The scores of single seeds that are drawn as dots, in place of an interval.
 
     Those of one setting, up to five: some learned it and others did not, so that an interval would span the panel. Of a
     mean over settings two, which have no useful interval.
@@ -90,7 +90,7 @@ def interval_of(entry: Entry) -> tuple[float, float] | None:
 
 def whisker_of(entry: Entry) -> tuple[float, float] | None:
     """The interval, where it is drawn."""
-    return None if seeds_of(entry) else interval_of(entry)
+    return None if dots_of(entry) else interval_of(entry)
 
 
 def is_bound(entry: Entry) -> bool:

@@ -97,8 +97,7 @@ def _at_rate(rates: Rates, rate: float) -> Entry:
 def score_by_size(scores: Scores) -> Figure | None:
     """The score by state size on each task, and by parameters on the mean over tasks or, where there is none, on each.
 
-    A size is the mean over the settings that have a score. Grey steps join what nothing smaller reaches, of whole
-    scores. None if fewer than two columns have a score: there is nothing to compare.
+    A size is the mean over the settings that have a score. None if fewer than two columns have one.
     """
     scored = scores.cells[scores.cells["n"] > 0]
     if scored["column"].nunique() < 2:
@@ -111,17 +110,5 @@ def score_by_size(scores: Scores) -> Figure | None:
             by_task[cell.column][cell.task].append(getattr(cell, size))
         sizes = {column: fmean(map(fmean, own.values())) for column, own in by_task.items()}
         points = {column: {sizes[column]: scores.by_task[task][column]} for column in sizes}
-        frontier = _frontier(points, scores.score.sign)
-        panels.append(Panel(task, SIZES[size], points, scores.chances[task], log=True, frontier=frontier))
+        panels.append(Panel(task, SIZES[size], points, scores.chances[task], log=True))
     return draw_panels(scores, panels, "by size", "sizes are means over settings", joined=False)
-
-
-def _frontier(points: Mapping[Column, Mapping[float, Entry]], sign: int) -> list[tuple[float, float]]:
-    """(size, score) of what nothing smaller reaches; empty if that is a single one."""
-    whole = [(x, point.mean) for along in points.values() for x, point in along.items() if point.whole]
-    best: list[tuple[float, float]] = []
-    known = [(x, mean) for x, mean in whole if mean is not None]
-    for x, mean in sorted(known, key=lambda place: (place[0], -sign * place[1])):
-        if not best or sign * mean > sign * best[-1][1]:
-            best.append((x, mean))
-    return best if len(best) > 1 else []

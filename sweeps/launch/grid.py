@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Literal
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -41,14 +41,11 @@ def run_grid(sweep: Sweep, overrides: Sequence[Override]) -> None:
     print(f"{total}: {len(finished)} finished already, {len(pending)} to run", flush=True)
     name = sweep.note(cells)
     _say_what_changed(finished)
-    for cell in finished:
-        try:
-            with claim(cell.folder) as ours:
-                if ours:  # what a process was killed at after it had written its record
-                    remove_leftovers(cell.folder)
-                    forget(cell.folder)
-        except (ValueError, OSError) as error:
-            failed[cell] = str(error)
+    for cell in finished:  # what a process was killed at after it had written its record
+        with suppress(ValueError, OSError), claim(cell.folder) as ours:  # it is finished also if it is another user's
+            if ours:
+                remove_leftovers(cell.folder)
+                forget(cell.folder)
     if pending:
         with closing(sweep), closing(SweepProgress({cell: names[cell] for cell in pending})) as progress:
             failed |= sweep.train(pending, progress)

@@ -62,7 +62,7 @@ def report(
         selections: what chooses checkpoint and learning rate.
         where: only records that meet every `KEY=VALUE` (`only_where`).
         by: the keys whose values have columns of their own; None: those that were swept.
-        formats: of the figures: png, pdf or svg; none: there are no figures.
+        formats: of the figures: png, pdf or svg.
         width: of the figures in a paper, in inches: their titles go into `captions.md`. None: for the screen.
         more: results folders and archives whose runs join those of `source`, without `configs`.
 
@@ -104,9 +104,8 @@ def report(
                 if (solved := writers.solved_markdown(cells)) is not None:
                     files.write(f"{selection}/solved.md", solved)
                 is_first = selection == selections[0]
-                drawn = report_figures(folders, spread, cells, benchmark, selection, width, is_first) if formats else ()
                 captions = {}
-                for name, figure in drawn:
+                for name, figure in report_figures(folders, spread, cells, benchmark, selection, width, is_first):
                     captions[name] = caption_of(figure)
                     files.paths += save(figure, out / selection / name, formats)
                 if width is not None and captions:

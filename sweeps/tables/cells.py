@@ -1,7 +1,7 @@
 """From replicas to cells: what the best learning rate of each (column, task, setting) reached."""
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -77,13 +77,10 @@ def without_repeats(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
-    statuses = Counter(row["status"] for row in rows)
     ended = [row for row in rows if row["status"] in ENDED]
     best, edge = best_trial(rows, selection, score)
-    if best:
-        status = "ok" if statuses["finished"] == len(rows) else "partial"
-    else:
-        status = next((status for status in ("diverged", "failed") if statuses[status]), "missing")
+    statuses = {row["status"] for row in rows}
+    unscored = next((status for status in ("diverged", "failed") if status in statuses), "missing")
     # No run ended there, not even by divergence.
     lacking = {row["lr"] for row in rows} - {row["lr"] for row in ended} if best else set()
     by_seed = {row["seed"]: row[f"{selection}_{score.name}"] for row in best}
@@ -91,15 +88,13 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
     learned = solved_counts(row.get("steps_to_90", math.nan) for row in best)
     entry = replace(
         seeds_entry(by_seed, whole=len(best) == seeds),
-        status=status,
+        status="ok" if best else unscored,
         score=score,
+        comparable=not lacking and len(by_code) < 2,
         edges=int(edge and not lacking),
-        lacking=int(bool(lacking)),
-        mixed=int(len(by_code) > 1),
         learned=learned["solved"] / learned["known"] if learned["known"] else None,
     )
     return {
-        "status": status,
         "score": score,
         "entry": entry,
         "mean": entry.mean,

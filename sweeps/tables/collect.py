@@ -150,7 +150,7 @@ def curves(source: str | Path = "results", where: Collection[str] = ()) -> pd.Da
                 continue
             if metrics is not None:
                 new = [name for name in metrics if name not in LABELS]
-                found.append(own.merge(metrics.astype({"replica": int, "epoch": int})[["replica", *new]], on="replica"))
+                found.append(own.merge(metrics[["replica", *new]], on="replica"))
     if not found:
         raise ValueError("; ".join([f"{source} has no training curves", *notes]))
     made = pd.concat(found, ignore_index=True)
@@ -197,13 +197,9 @@ def read_rows(path: str | Path) -> pd.DataFrame:
         if missing := sorted(needed - set(frame)):
             raise ValueError(f"it has no {', '.join(missing)}")
         numbers = {*LABELS, *(name for score in scores for name in result_columns(score))} - _TEXTS
-        return frame.apply(lambda own: own if _is_text(own.name) else _values(own, own.name in numbers))
+        return frame.apply(lambda own: own if own.name in _TEXTS else _values(own, own.name in numbers))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
-
-
-def _is_text(column: str) -> bool:
-    return column in _TEXTS or column.startswith("code_version.") or "commit" in column
 
 
 def _values(texts: pd.Series, are_numbers: bool) -> pd.Series:

@@ -11,12 +11,11 @@ What is handed on:
   (the name of the score, such as `accuracy`), `higher_is_better`, the scores (`official_accuracy`, `clean_accuracy`,
   ...), every hyperparameter and entry of the provenance under its dotted name (`task.seq_len`; lists are JSON).
 - *Cells* (`best_per_cell`) have one row per (column, task, setting), also where nothing ran: `column`, `mixer`, `task`,
-  `setting_name`, `setting`, `status` (`ok`, `partial`, `diverged`, `failed`, `missing`), `score` (`Score`), `entry`
-  (`tables.Entry`), its `mean` over the `n` seeds of the best learning rate (NaN if `n` is 0), `seeds` (of the cell at
-  any rate), `lr`, `config`, `lacking` (tuple: rates of its runs at which none has ended), `unscored` (tuple: the
-  other rates at which a replica has no score), `num_params`, `state_size`, `replicas` (list of (run_id, replica)),
-  `by_code` (tuple: the seeds of each version of the code), `configs` (how many competed), `chance` (NaN: not known),
-  and over all replicas `solved`, `known`, `steps_to_90`.
+  `setting_name`, `setting`, `score` (`Score`), `entry` (`tables.Entry`), its `mean` over the `n` seeds of the best
+  learning rate (NaN if `n` is 0), `seeds` (of the cell at any rate), `lr`, `config`, `lacking` (tuple: rates of its
+  runs at which none has ended), `unscored` (tuple: the other rates at which a replica has no score), `num_params`,
+  `state_size`, `replicas` (list of (run_id, replica)), `by_code` (tuple: the seeds of each version of the code),
+  `configs` (how many competed), `chance` (NaN: not known), and over all replicas `solved`, `known`, `steps_to_90`.
 - A `tables.Table` has an `Entry` for each row and column, and notes.
 """
 

@@ -6,7 +6,7 @@ between draws of the data in it.
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median, stdev
+from statistics import median, stdev
 from typing import Any
 
 # The 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom; the last serves for all above it.
@@ -31,17 +31,6 @@ def error_of_sum(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
     parts = [(error, freedom) for error, freedom in parts if error]
     total = sum(error for error, _ in parts)
     return total, total**2 / sum(error**2 / freedom for error, freedom in parts) if parts else 0.0
-
-
-def interval(by_seed: Sequence[float], bounded: bool = True) -> tuple[float, float] | None:
-    """Student's 95% interval of a mean over seeds, `bounded`: cut to [0, 1], as of an accuracy; None below two seeds.
-
-    Of two seeds that differ by 0.08 or more it is at least 1 wide before the cut: two say little.
-    """
-    if len(by_seed) < 2:
-        return None
-    mean, half = fmean(by_seed), half_width(by_seed)
-    return (max(0.0, mean - half), min(1.0, mean + half)) if bounded else (mean - half, mean + half)
 
 
 def solved_counts(steps: Iterable[float]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
 from mixerlab.sweeps.tables.intervals import half_width
 
-STATUSES = ("diverged", "failed", "missing", "partial", "ok")  # the worst first
+STATUSES = ("diverged", "failed", "missing", "ok")  # the worst first
 _SPREAD = (
     "mean ± std: the sample standard deviation over the seeds, (n) of them where others have more. Bold: the best,"
     " and every score whose difference from it has a 95% Student t interval (over the seeds that both have) that"
@@ -35,7 +35,7 @@ _INCOMPLETE = (
     "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."
     " Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
 )
-_SETTINGS_NAMED, _COLUMNS_NAMED = 3, 8
+_SETTINGS_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,9 @@ class Entry:
         mean: None if there is none: `status` says why.
         by_seed: the same mean for each seed, if all settings have the same seeds; else empty.
         seeds: the fewest and the most seeds of a setting.
+        whole: whether the mean is over all settings and all of their seeds.
+        comparable: whether all of it is of one grid of learning rates and one code.
         edges: settings whose grid of learning rates should be wider.
-        lost: settings whose best learning rate has not all seeds of the cell.
-        lacking: settings that lack learning rates.
-        mixed: settings whose seeds were trained by different versions of the code.
         parts: what it is the mean of, if that has different seeds.
         score: which it is.
         learned: the share of its seeds that reached 0.9, averaged over the settings; None: not known.
@@ -61,28 +60,17 @@ class Entry:
     total: int
     status: str
     seeds: tuple[int, int] = (0, 0)
+    whole: bool = True
+    comparable: bool = True
     edges: int = 0
-    lost: int = 0
-    lacking: int = 0
-    mixed: int = 0
     score: Score = ACCURACY
     parts: tuple["Entry", ...] = ()
     learned: float | None = None
 
     @property
-    def whole(self) -> bool:
-        """Whether the mean is over all settings and all of their seeds."""
-        return self.done == self.total and not self.lost
-
-    @property
     def incomplete(self) -> bool:
         """Whether settings, seeds or learning rates are missing, or seeds are of different code."""
         return not self.whole or not self.comparable
-
-    @property
-    def comparable(self) -> bool:
-        """Whether all of it is of one grid of learning rates and one code."""
-        return not self.lacking and not self.mixed
 
     @property
     def uneven(self) -> bool:
@@ -124,8 +112,8 @@ class Table:
 def seeds_entry(by_seed: Mapping[int, float], whole: bool = True) -> Entry:
     """The score of one setting; `whole`: it has all of its seeds."""
     if not by_seed:
-        return Entry(None, {}, 0, 1, "missing")
-    return Entry(fmean(by_seed.values()), by_seed, 1, 1, "ok", (len(by_seed),) * 2, lost=int(not whole))
+        return Entry(None, {}, 0, 1, "missing", whole=False)
+    return Entry(fmean(by_seed.values()), by_seed, 1, 1, "ok", (len(by_seed),) * 2, whole)
 
 
 def mean_of(entries: Iterable[Entry]) -> Entry:
@@ -144,15 +132,16 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
     return Entry(
         mean=fmean(entry.mean for entry in scored if entry.mean is not None) if scored else None,
         by_seed={seed: fmean(entry.by_seed[seed] for entry in scored) for seed in shared},
+        done=sum(entry.done for entry in entries),
+        total=sum(entry.total for entry in entries),
         status=min((entry.status for entry in entries), key=STATUSES.index),
         seeds=(min(numbers), max(numbers)),
+        whole=all(entry.whole for entry in entries),
+        comparable=all(entry.comparable for entry in entries),
+        edges=sum(entry.edges for entry in entries),
         score=entries[0].score,
         parts=() if shared else tuple(scored),
         learned=fmean(learned) if learned and len(learned) == len(scored) else None,
-        **{
-            name: sum(getattr(entry, name) for entry in entries)
-            for name in ("done", "total", "edges", "lost", "lacking", "mixed")
-        },
     )
 
 
@@ -241,47 +230,36 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
 
 def gaps(cells: pd.DataFrame) -> list[str]:
     """What is missing, and what entries are the best of: a line for each column, or for several with the same gaps."""
-    settings = {task: _differences(own) for task, own in cells.groupby("task")}
+    numbers = cells.groupby("task")["setting"].nunique()
     places: dict[Column, dict[str, dict[str, list[str]]]] = {}  # by what is missing, then by task
     for cell in cells.itertuples():
         for reason in _missing_of(cell):
             tasks = places.setdefault(cell.column, {}).setdefault(reason, {})
-            tasks.setdefault(cell.task, []).append(settings[cell.task][cell.setting])
+            tasks.setdefault(cell.task, []).append(cell.setting)
     names = labels(columns_in_order(cells["column"]))
     lines = defaultdict[str, list[str]](list)
     for column, reasons in places.items():
         told = []
         for reason, tasks in reasons.items():
-            comma = "; " if any(", " in setting for own in tasks.values() for setting in own) else ", "
-            where = [_where(task, own, len(settings[task]), comma) for task, own in tasks.items()]
+            where = [_where(task, own, numbers[task]) for task, own in tasks.items()]
             told.append(f"{reason} on {', '.join(where)}")
         lines["; ".join(told)].append(names[column])
-    return [f"{_first(columns, _COLUMNS_NAMED, '; ')}: {text}." for text, columns in lines.items()]
+    return [f"{'; '.join(columns)}: {text}." for text, columns in lines.items()]
 
 
-def _where(task: str, own: list[str], number: int, comma: str) -> str:
+def _where(task: str, own: list[str], number: int) -> str:
     """These settings of a task that has `number`."""
     if len(own) == number > 1:
         return f"{task} (all {number} settings)"
-    return f"{task} ({_first(own, _SETTINGS_NAMED, comma)})"
-
-
-def _first(names: list[str], most: int, comma: str) -> str:
-    return comma.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _differences(cells: pd.DataFrame) -> dict[str, str]:
-    """What of each setting (`baseline, data_seed=1`) not all of these cells have; of one alone its name."""
-    settings = zip(cells["setting"], cells["setting_name"], strict=True)
-    parts = {setting: [name, *setting.removeprefix(name).split(", ")[1:]] for setting, name in settings}
-    common = set.intersection(*map(set, parts.values()))
-    return {setting: ", ".join(part for part in own if part not in common) or own[0] for setting, own in parts.items()}
+    comma = "; " if any(", " in setting for setting in own) else ", "
+    more = f" and {len(own) - _SETTINGS_NAMED} more" if len(own) > _SETTINGS_NAMED else ""
+    return f"{task} ({comma.join(own[:_SETTINGS_NAMED])}{more})"
 
 
 def _missing_of(cell: Any) -> list[str]:
     """What a reader must know of a cell of `best_per_cell`."""
     if not cell.n:
-        return [cell.status]
+        return [cell.entry.status]
     told = {
         f"{cell.n} of {cell.seeds} seeds at the best learning rate": cell.n < cell.seeds,
         f"replicas without a score at the learning rate {', '.join(f'{rate:g}' for rate in cell.unscored)}": (

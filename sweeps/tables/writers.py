@@ -9,7 +9,6 @@ from mixerlab.records.best import ENDED
 from mixerlab.records.names import AVERAGE, place_rank
 from mixerlab.records.text import duration, escape_latex, escape_markdown, one_line
 from mixerlab.sweeps.tables.columns import columns_in_order, labels
-from mixerlab.sweeps.tables.intervals import interval
 from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, task_table, text_of
 
 
@@ -90,21 +89,19 @@ def _latex_entry(entry: Entry, is_best: bool, most: int) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """A row for each entry, at full precision: the mean, its spread and Student's 95% interval over `n` seeds, marks.
+    """A row for each entry, at full precision: the mean, its standard deviation over `n` seeds, marks.
 
-    `std`, `low` and `high` are empty for one seed, and where settings have different seeds. `n` is the fewest seeds of
-    a setting. `learned` is the share of seeds that reached 0.9, averaged over the settings.
+    `std` is empty for one seed, and where settings have different seeds. `n` is the fewest seeds of a setting.
     """
     lines: list[list[Any]] = []
     names = labels(table.columns)
     for name, row in table.rows.items():
         best = best_of(row)
         for column, entry in row.items():
-            low, high = interval(list(entry.by_seed.values()), bounded=entry.score.is_accuracy) or (None, None)
-            numbers = [entry.mean, entry.spread, entry.seeds[0], low, high, entry.learned, entry.done, entry.total]
+            numbers = [entry.mean, entry.spread, entry.seeds[0], entry.done, entry.total]
             marks = [int(column in best), entry.edges, int(entry.incomplete), entry.status]
             lines.append([*name, names[column], *numbers, *marks])
-    header = [*table.labels, "column", "mean", "std", "n", "low", "high", "learned", "settings", "of"]
+    header = [*table.labels, "column", "mean", "std", "n", "settings", "of"]
     header += ["bold", "wider_grid", "incomplete", "status"]
     return rows_csv(pd.DataFrame(lines, columns=header))
 
