@@ -1,4 +1,4 @@
-"""mad-lab's recipe, trained by this harness, beside two published tables that used it."""
+"""mad-lab's recipe, trained by this harness, beside two published tables that used it; MesaNet's on one task."""
 
 import math
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 from makers import common
 
+from mixerlab.records.names import place_rank
 from mixerlab.sweeps.tables.published import Name, read_published
 
 RATES = (1e-4, 5e-4, 1e-3)
@@ -21,6 +22,8 @@ def make(scratch: Path) -> None:
     rows = common.rows_in("anchor")
     rows["mixer"] += rows["mixer.num_heads"].map(", {:.0f} heads".format, na_action="ignore").fillna("")
     everything, rows = rows, rows[rows["device"] != "cpu"]
+    mesanet = everything[everything["schedule"] == "cosine"]
+    common.write_in_page(folder, "mesanet", mesanet_lines(mesanet), 2)
     decays = {f"weight decay {key:g}": common.best_of_seeds(own, RATES) for key, own in rows.groupby("weight_decay")}
     (folder / "accuracy.md").write_text(common.recipe_table(decays))
     accuracy = decays["weight decay 0"].xs(0, level="seed")["accuracy"]
@@ -58,4 +61,16 @@ def rates_lines(rows: pd.DataFrame, small: pd.Series) -> list[list[str]]:
         numbers = [*row[list(LARGE)], (small.sum() + row.sum(skipna=False)) / (len(small) + len(row))]
         texts = ["" if math.isnan(number) else f"{number:.3f}" for number in numbers]
         lines.append([str(batch), device, f"{rate:g}", *texts])
+    return lines
+
+
+def mesanet_lines(rows: pd.DataFrame) -> list[list[str]]:
+    """MesaNet's recipe on `mem`, with the embedding for the last layer too or not."""
+    keys = ["mixer", "model.tie_embeddings", "lr"]
+    scores = rows.set_index([*keys, "setting"])["official_accuracy"].unstack()
+    cells = sorted(scores, key=lambda setting: place_rank(("mem", setting)))
+    lines = [["mixer", "tied", "rate", *cells]]
+    for (mixer, tied, rate), row in scores.sort_index(ascending=False).iterrows():
+        texts = ["" if math.isnan(row[name]) else f"{row[name]:.3f}" for name in cells]
+        lines.append([mixer, "yes" if tied else "no", f"{rate:g}", *texts])
     return lines
