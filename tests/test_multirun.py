@@ -94,6 +94,8 @@ def test_a_run_that_cannot_be_claimed_costs_itself(tmp_path):
     (folder,) = tmp_path.glob("results/runs/*")
     (folder / ".claim").unlink()
     (folder / ".claim").mkdir()
+    assert run_py(*run, "seed=0").code == 0  # it is finished
+    (folder / "record.json").unlink()
     outcome = run_py(*run, "seed=0,1")
-    assert outcome.code == 1 and len(records(tmp_path / "results")) == 2
+    assert outcome.code == 1 and len(records(tmp_path / "results")) == 1
     assert outcome.err.count("FAILED") == 1 and str(folder / ".claim") in outcome.err
