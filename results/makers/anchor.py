@@ -69,8 +69,9 @@ def mesanet_lines(rows: pd.DataFrame) -> list[list[str]]:
     keys = ["mixer", "model.tie_embeddings", "lr"]
     scores = rows.set_index([*keys, "setting"])["official_accuracy"].unstack()
     cells = sorted(scores, key=lambda setting: place_rank(("mem", setting)))
-    lines = [["mixer", "tied", "rate", *cells]]
+    lines = [["mixer", "tied", "rate", *cells, "mean"]]
     for (mixer, tied, rate), row in scores.sort_index(ascending=False).iterrows():
-        texts = ["" if math.isnan(row[name]) else f"{row[name]:.3f}" for name in cells]
+        numbers = [*row[cells], row.mean(skipna=False)]
+        texts = ["" if math.isnan(number) else f"{number:.3f}" for number in numbers]
         lines.append([mixer, "yes" if tied else "no", f"{rate:g}", *texts])
     return lines
