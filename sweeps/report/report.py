@@ -177,26 +177,22 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
 
     `accuracy` (the tasks and their average) and one like it for each other score, `challenge` (the harder set by
     level), `settings` (all, of all columns). Means leave out test rows whose length differs from training, and the
-    user's own settings of which all runs failed if others did not. Of a task's named settings and the user's own they
-    are over those on which more columns have a score; of equally many, over the named.
+    user's own settings where the task has named ones or all of their runs failed and others did not.
     """
     other = cells["setting_name"].map(has_other_test_length).astype(bool)
     same = cells[~(other & cells["task"].isin(cells.loc[~other, "task"]))]
     custom = same["setting_name"].str.contains("=", regex=False)  # `seq_len=64`, and no named one, `seq_len-64`
-    scored = same["column"].where(same["n"] > 0).groupby([same["task"], custom]).nunique()
-    most_last = sorted(scored.items(), key=lambda group: (group[1], not group[0][1]))
-    kind = same["task"].map({task: own for (task, own), _ in most_last})
     all_failed = frame["status"].eq("failed").groupby([frame["task"], frame["setting"]]).all()
     failed = all_failed.loc[pd.MultiIndex.from_frame(same[["task", "setting"]])].to_numpy()
-    left_out = (custom != kind) | (custom & failed & same["task"].isin(same.loc[~failed, "task"]))
+    named, others = same.loc[~custom, "task"], same.loc[~failed, "task"]
+    left_out = custom & (same["task"].isin(named) | (failed & same["task"].isin(others)))
     benchmark = same[~left_out]
     notes = []  # task, score, and what the tables that have both say
     for cell in cells.drop(same.index).itertuples():
         told = "Cells tested at another length than trained at are left out of the means: see table settings."
         notes.append((cell.task, cell.score, told))
     for cell in same[left_out].itertuples():
-        what = "own sizes" if "=" in cell.setting_name else "a named setting, as more columns have own sizes"
-        notes.append((cell.task, cell.score, f"{cell.task} {cell.setting}: {what}, left out of the means."))
+        notes.append((cell.task, cell.score, f"{cell.task} {cell.setting}: own sizes, left out of the means."))
     sizes = benchmark[benchmark["setting"].str.contains("=", regex=False)]
     for (task, score), own in sizes.groupby(["task", "score"], sort=False):
         if (count := own["setting"].nunique()) > 1:

@@ -161,15 +161,6 @@ def test_own_sizes_of_which_all_runs_failed_have_no_part_in_means(tmp_path):
     assert list(reports.table(tmp_path).loc["icr", ["attn", "gdn"]]) == ["0.400", "0.600"]
 
 
-def test_a_named_setting_of_one_mixer_has_no_part_in_the_means_over_own_sizes_of_more(tmp_path):
-    for mixer, score in (("attn", 0.4), ("gdn", 0.6)):
-        fakes.add_run(tmp_path, [score], lr=1e-3, mixer=mixer, setting="seq_len=64", seq_len=64)
-    fakes.add_run(tmp_path, [0.9], lr=1e-3, setting="seq_len-256")
-    made = reports.table(tmp_path)
-    assert list(made.loc["icr", ["attn", "gdn"]]) == ["0.400", "0.600"]
-    assert any("icr seq_len-256: a named setting" in note for note in made.attrs["notes"])
-
-
 def test_own_sizes_have_no_part_in_means_over_several_data(tmp_path):
     fakes.add_run(tmp_path, [0.0, 0.1, 0.0], setting="seq_len=64", seq_len=64)
     for seed, score in ((None, 0.9), (1, 0.8), (2, 0.7)):
