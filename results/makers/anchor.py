@@ -1,6 +1,6 @@
 """mad-lab's recipe, trained by this harness, beside two published tables that used it; MesaNet's on one task."""
 
-import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +14,6 @@ TABLES = {"deltanet": "DeltaNet paper", "lin-attn-bench": "lin-attn-bench"}
 # lin-attn-bench's mamba has four layers without MLP.
 BESIDE = {"attn, 16 heads": TABLES.keys(), "attn, 2 heads": TABLES.keys(), "mamba": ["deltanet"]}
 TASKS = ("icr", "ncr", "mem")
-LARGE = ("vocab_size-4096", "vocab_size-8192")
 
 
 def make(scratch: Path) -> None:
@@ -22,13 +21,12 @@ def make(scratch: Path) -> None:
     rows = common.rows_in("anchor")
     rows["mixer"] += rows["mixer.num_heads"].map(", {:.0f} heads".format, na_action="ignore").fillna("")
     madlab = rows[rows["schedule"] == "constant"]
-    by_decay = madlab[madlab["device"] != "cpu"].groupby("weight_decay")
-    decays = {f"weight decay {key:g}": common.best_of_seeds(own, RATES) for key, own in by_decay}
+    decays = {f"weight decay {key:g}": common.best_of_seeds(own, RATES) for key, own in madlab.groupby("weight_decay")}
     (folder / "accuracy.md").write_text(common.recipe_table(decays))
-    accuracy = decays["weight decay 0"].xs(0, level="seed")["accuracy"]
-    common.write_in_page(folder, "means", means_lines(accuracy), 1)
-    small = accuracy.xs(("attn, 2 heads", "mem"), level=["mixer", "task"]).drop(list(LARGE))
-    common.write_in_page(folder, "memorization", rates_lines(madlab, small), 2)
+    means = means_lines(decays["weight decay 0"].xs(0, level="seed")["accuracy"])
+    common.write_in_page(folder, "means", means, 1)
+    plain = madlab[(madlab["weight_decay"] == 0) & (madlab["seed"] == 0)].rename(columns={"lr": "rate"})
+    common.write_in_page(folder, "memorization", rates_lines(plain, ["mixer", "rate"]), 2)
     common.write_in_page(folder, "mesanet", mesanet_lines(rows[rows["schedule"] == "cosine"]), 2)
 
 
@@ -49,29 +47,21 @@ def means_lines(accuracy: pd.Series) -> list[list[str]]:
     return [["task", *columns], *map(list, zip([*TASKS, "RMSE"], *columns.values(), strict=True))]
 
 
-def rates_lines(rows: pd.DataFrame, small: pd.Series) -> list[list[str]]:
-    """Attention on the larger vocabularies of `mem` by batch size and rate, also at rates that mad-lab has not.
-
-    The mean over the task has the accuracies on `small` vocabularies as they are in the other table.
-    """
-    rows = rows[(rows["mixer"] == "attn, 2 heads") & rows["setting"].isin(LARGE) & (rows["weight_decay"] == 0)]
-    scores = rows.set_index(["batch_size", "device", "lr", "setting"])["official_accuracy"].unstack().sort_index()
-    lines = [["batch", "trained on", "rate", *LARGE, "mean of `mem`"]]
-    for (batch, device, rate), row in scores.iterrows():
-        numbers = [*row[list(LARGE)], (small.sum() + row.sum(skipna=False)) / (len(small) + len(row))]
-        texts = ["" if math.isnan(number) else f"{number:.3f}" for number in numbers]
-        lines.append([str(batch), device, f"{rate:g}", *texts])
+def rates_lines(rows: pd.DataFrame, keys: Sequence[str]) -> list[list[str]]:
+    """The accuracy on each setting of `mem` and their mean, by these `keys` of the rows."""
+    scores = rows[rows["task"] == "mem"].groupby([*keys, "setting"])["official_accuracy"].max().unstack()
+    cells = sorted(scores, key=lambda setting: place_rank(("mem", setting)))
+    lines = [[*keys, *cells, "mean"]]
+    for key, row in scores.iterrows():
+        lines.append([*map(str, key), *(f"{number:.3f}" for number in (*row[cells], row.mean(skipna=False)))])
     return lines
 
 
 def mesanet_lines(rows: pd.DataFrame) -> list[list[str]]:
-    """MesaNet's recipe on `mem`, with the embedding for the last layer too or not."""
-    keys = ["mixer", "model.tie_embeddings", "lr"]
-    scores = rows.set_index([*keys, "setting"])["official_accuracy"].unstack()
-    cells = sorted(scores, key=lambda setting: place_rank(("mem", setting)))
-    lines = [["mixer", "tied", "rate", *cells, "mean"]]
-    for (mixer, tied, rate), row in scores.sort_index(ascending=False).iterrows():
-        numbers = [*row[cells], row.mean(skipna=False)]
-        texts = ["" if math.isnan(number) else f"{number:.3f}" for number in numbers]
-        lines.append([mixer, "yes" if tied else "no", f"{rate:g}", *texts])
-    return lines
+    """MesaNet's recipe on `mem`, at each setting's best rate, and its mean less the published one."""
+    rows = rows.assign(tied=rows["model.tie_embeddings"].map({True: "yes", False: "no"}))
+    header, *lines = rates_lines(rows, ["mixer", "tied"])
+    published = read_published()["mesanet"].numbers
+    changes = [float(line[-1]) - published[Name("mem"), line[0].partition(",")[0]][0] for line in lines]
+    told = [[*line, f"{change:+.3f}"] for line, change in zip(lines, changes, strict=True)]
+    return [[*header, "less MesaNet paper"], *told]

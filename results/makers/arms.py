@@ -7,7 +7,7 @@ import pandas as pd
 from makers.common import folder_of, mean_change, rows_in, write_in_page
 
 from mixerlab.records.best import Selection
-from mixerlab.records.names import TASKS, place_rank
+from mixerlab.records.names import TASKS, is_challenge, place_rank
 from mixerlab.sweeps.tables.cells import at_best_rate
 
 ARM = ["mixer.zero_init_rho", "mixer.rope_on_rho"]
@@ -18,6 +18,8 @@ LONG = ("seq_len-512", "seq_len-1024")
 def make(scratch: Path) -> None:
     """Parallax's four arms, over the settings that all have, and what each of the two choices changes."""
     rows = rows_in("arms")
+    rows = rows[~rows["task"].map(is_challenge)]
+    write_in_page(folder_of("arms"), "layers", layers_lines(rows_in("arms", "layers.csv.xz")), 1)
     long = rows["setting"].isin(LONG)
     rows["group"] = rows["task"].where(~long, rows["task"] + ", " + rows["setting"])
     best = at_best_rate(rows, [*ARM, "task", "setting"], "clean")
@@ -61,4 +63,17 @@ def means_lines(rows: pd.DataFrame) -> list[list[str]]:
             changes = [means[True] - means[False] for means in changes]
             changes += [arms[True, rotated] - arms[AUTHORS] for rotated in (True, False)]
             lines.append([settings, told, *(mean_change(list(change)) for change in changes)])
+    return lines
+
+
+def layers_lines(rows: pd.DataFrame) -> list[list[str]]:
+    """Parallax's default, and what other layers change, by seed, each setting at the rate best on validation."""
+    best = at_best_rate(rows, ["layer", "task", "setting"], "clean")
+    scores = best.set_index(["task", "setting", "seed", "layer"])["clean_accuracy"].unstack()
+    others = [layer for layer in rows["layer"].unique() if layer != "ours"]
+    lines = [["task", "setting", "ours", *(f"{layer}, less ours" for layer in others)]]
+    for cell in sorted(scores.index.droplevel("seed").unique(), key=place_rank):
+        own = scores.loc[cell]
+        changes = ((own[layer] - own["ours"]).dropna() for layer in others)
+        lines.append([*cell, f"{own['ours'].mean():.3f}", *(mean_change(list(change), usual=5) for change in changes)])
     return lines

@@ -1,11 +1,23 @@
 """The challenge and its other recipes."""
 
 import shutil
+from math import comb
 from pathlib import Path
 
 import pandas as pd
-from makers.common import PAPER, RATES, RECORDS, best_of_seeds, copy_report, folder_of, recipe_table
+from makers.common import (
+    PAPER,
+    RATES,
+    RECORDS,
+    best_of_seeds,
+    copy_report,
+    folder_of,
+    recipe_table,
+    rows_in,
+    write_in_page,
+)
 
+from mixerlab.records.names import is_challenge
 from mixerlab.sweeps.report.compare import compare
 from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.swept import spread_out
@@ -28,3 +40,32 @@ def make(scratch: Path) -> None:
     ]
     recipes = {name: best_of_seeds(rows, RATES) for name, rows in both.groupby("recipe", sort=False)}
     (folder / "recipes.md").write_text(recipe_table(recipes))
+    write_in_page(folder, "recall", recall_lines(default), 2)
+
+
+def recall_lines(default: pd.DataFrame) -> list[list[str]]:
+    """Attention, and Parallax as it was and as its authors have it, on the levels that the latter has rows of."""
+    arms = rows_in("arms")
+    authors = arms[arms["task"].map(is_challenge)]
+    parallax = default[default["mixer"] == "parallax"]
+    sides = {"attn": default[default["mixer"] == "attn"], "the former Parallax": parallax, "today's Parallax": authors}
+    lines = [["task", "level", *sides]]
+    learned = dict.fromkeys(sides, 0)
+    for (task, level), own in authors.groupby(["task", "setting"]):
+        lines.append([task, level])
+        for side, rows in sides.items():
+            seeds = best_of_seeds(rows[(rows["task"] == task) & (rows["setting"] == level)], RATES).sort_index()
+            assert seeds["replicas"].sum() == len(own), f"{side} has other replicas"
+            learned[side] += seeds["learned"].sum()
+            best = ", ".join(f"{accuracy:.3f}" for accuracy in seeds["accuracy"])
+            lines[-1].append(f"{seeds['learned'].sum()} of {len(own)} ({best})")
+    attention, *others = learned.values()
+    lines.append(["both", "", *(f"{count} of {len(authors)}" for count in learned.values())])
+    return [*lines, ["p", "", "", *(f"{fisher(some, attention, len(authors)):.3f}" for some in others)]]
+
+
+def fisher(more: int, fewer: int, each: int) -> float:
+    """The one-sided p of Fisher's exact test: `more` of `each` have it, and `fewer` of as many others."""
+    both = more + fewer
+    ways = [comb(each, count) * comb(each, both - count) for count in range(both + 1)]
+    return sum(ways[more:]) / sum(ways)

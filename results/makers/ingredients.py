@@ -8,6 +8,7 @@ from statistics import fmean
 import pandas as pd
 from makers import common
 from makers.arms import ARM, LONG
+from makers.map import MUON_RATES
 from makers.screen import effects
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -106,14 +107,21 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     adamw = common.at_best(rows_of(common.folder_of("adamw") / common.RECORDS), common.ADAMW_RATES)
     by_validation = common.at_best(table, selection="clean")
     last_epoch = common.at_best(table.assign(official_accuracy=table["test_accuracy"]))
+    today = common.at_best(common.rows_in("table", "rows.csv"), MUON_RATES)
+    own = common.rows_in("ingredients").groupby(["epochs", "batch_size", "mixer.num_heads"])
+    own_changes = {key: common.at_best(rows, MUON_RATES) - today for key, rows in own}
     changes = {
         ("checkpoint and rate by validation", "by test"): by_validation - default,
         ("last epoch", "best checkpoint"): last_epoch - default,
         ("one rate a task for all mixers", "best rate"): one_rate - default,
         ("sc always copies 16 tokens", "16 to 96"): always_16 - copying,
         ("AdamW", "Muon"): adamw - default,
+        ("200 epochs", "60"): own_changes[200, 128, 2],
+        ("batch of 32", "128"): own_changes[60, 32, 2],
+        ("batch of 512", "128"): own_changes[60, 512, 2],
         ("1 head of 128", "2 of 64"): recipes["one choice changed", "1x128"],
         ("4 heads of 32", "2 of 64"): recipes["finalists", "4x32"],
+        ("8 heads of 16", "2 of 64"): own_changes[60, 128, 8],
         ("16 heads of 8, over 16 recipes", "2 of 64"): eighths,
         ("no norms of q, k, rho", "norms"): recipes["finalists", "plain"].drop("mamba"),
         ("PyTorch's initial values", "N(0, 0.02)"): recipes["finalists", "PyTorch's init"],
