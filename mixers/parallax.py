@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.fused.heads import rotary_heads
-from mixerlab.kernels.fused.rms_norm import default_dtype
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.parallax.decode import MAX_TOKENS, parallax_decode
 from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax
