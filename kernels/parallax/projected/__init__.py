@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.autocast import autocast_dtype
+from mixerlab.kernels.common.autocast import autocast
 from mixerlab.kernels.common.device import shared_memory
 from mixerlab.kernels.fused.embedding import embedding
 from mixerlab.kernels.fused.heads import norm_heads, rotary_heads
@@ -90,7 +90,7 @@ def projected_parallax(
             return looked_up(rows[None], products[None], inverse_frequency[None], heads, rotate_rho)[0].flatten(0, 1)
         packed, of_q, of_k, of_rho = embedding(rows, products), None, None, None
     else:
-        x, weight = x.to(autocast_dtype(x)), weight.to(autocast_dtype(weight))
+        x, weight = autocast(x, weight)
         given = x.device, x.dtype, x.shape[1], head_dim, inverse_frequency, backend
         if is_one_operator(*given) and _fits_projection(x, weight, heads):
             from mixerlab.kernels.parallax.projected.operator import projected
