@@ -27,8 +27,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tenso
 
     `grouped`: v may have a multiple of H heads.
     """
-    if q.dim() != 4 or 0 in q.shape:
-        raise ValueError(f"q has shape {tuple(q.shape)}: pass a non-empty [B, T, H, D]")
+    check_shapes(("q", q, ("B", "T", "H", "D")))
     heads = q.shape[2]
     if grouped and v.dim() == 4 and v.shape[2] and v.shape[2] % heads == 0:
         heads = v.shape[2]
