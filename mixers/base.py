@@ -142,6 +142,13 @@ def check_sizes(least: int = 1, **sizes: int | None) -> None:
             raise ValueError(f"mixer.{name}={value} must be at least {least}")
 
 
+def check_positive(**numbers: float | None) -> None:
+    """`ValueError` for a number that is not finite and above 0."""
+    for name, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"mixer.{name}={value} must be a finite number above 0")
+
+
 def head_dim_of(d_model: int, num_heads: int, head_dim: int | None = None, *, rope: bool = False) -> int:
     """The size of one head, d_model / num_heads by default; `ValueError` if that is none, or RoPE gets an odd one."""
     check_sizes(num_heads=num_heads, head_dim=head_dim)
