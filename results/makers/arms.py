@@ -27,8 +27,8 @@ def make(scratch: Path) -> None:
     averaged = [(name, own.groupby("seed").mean()) for name, own in means.items()]
     lines = []
     for task, accuracies in [*tasks.groupby("group"), *averaged, *seeds.drop(tasks.index).groupby("group")]:
-        lines.append([task, *(f"{mean:.3f}" for mean in accuracies.mean())])
-        lines[-1] += [mean_change(list(effect(accuracies, choice))) for choice in ARM]
+        effects = [mean_change(effect(accuracies, choice)) for choice in ARM]
+        lines.append([task, *(f"{mean:.3f}" for mean in accuracies.mean()), *effects])
     names = [f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated" for zero, rotated in seeds]
     header = ["task", *names, "effect of W_R zero", "effect of rotating rho"]
     write_in_page(folder_of("arms"), "arms", [header, *lines], 1)
@@ -63,5 +63,5 @@ def means_lines(rows: pd.DataFrame) -> list[list[str]]:
             arms = tasks.groupby([*ARM, "seed"]).mean().unstack(ARM)
             changes = [effect(arms, choice) for choice in ARM]
             changes += [arms[True, rotated] - arms[AUTHORS] for rotated in (True, False)]
-            lines.append([settings, told, *(mean_change(list(change)) for change in changes)])
+            lines.append([settings, told, *map(mean_change, changes)])
     return lines
