@@ -19,6 +19,9 @@ from mixerlab.mixers.projected import ProjectedMixer
 class Mamba(ProjectedMixer):
     """Short convolution, then a scan whose step size, input and output maps depend on the token, then a gate.
 
+    `A_log` is `[d_inner, d_state]`, yet no matrix (one rate per state): Muon takes it only with
+    `optimizer.filters=muon`.
+
     Args:
         d_model: width of the layer's input and output.
         d_state: N, elements of state per inner channel.
@@ -32,9 +35,6 @@ class Mamba(ProjectedMixer):
 
     Raises:
         ValueError: a size below 1, or not 0 < dt_min <= dt_max.
-
-    `A_log` is `[d_inner, d_state]`, yet no matrix (one rate per state): Muon takes it only with
-    `optimizer.filters=muon`.
     """
 
     input_projections = ("in_proj",)

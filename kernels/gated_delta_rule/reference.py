@@ -8,7 +8,8 @@ writes, which gives a unit lower triangular system:
     O = scale * (exp(b) Q S + P U),                       P_ij = exp(b_i - b_j) q_i.k_j  for j <= i
     S <- exp(b_C) S + (exp(b_C - b) K)^T U
 
-The system is solved for all chunks at once. Only the last three lines go from chunk to chunk.
+Its right-hand side is linear in S. So the system is solved for all chunks at once, `U = writes - reads S`, and only
+products go from chunk to chunk.
 """
 
 import torch
@@ -45,7 +46,7 @@ def gated_delta_rule_reference(
 
 
 def chunk_by_chunk(q: Tensor, k: Tensor, scores: Tensor, writes: Tensor, reads: Tensor, chunk_decay: Tensor) -> Tensor:
-    """The last two lines above, whose U is `writes - reads S`, without the scale: O, `[B, H, N, C, W]`.
+    """`O / scale`, `[B, H, N, C, W]`, from what does not depend on S.
 
     Args:
         q, k: `exp(b) Q` and `exp(b_C - b) K`, `[B, H, N, C, D]`.

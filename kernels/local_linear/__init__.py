@@ -44,6 +44,9 @@ def solved_probe(
 
     Returns:
         `[B, T, H, D]`, float32; float64 for float64 inputs.
+
+    Raises:
+        ValueError: a backend that cannot run here.
     """
     wide, head_dim = torch.promote_types(q.dtype, torch.float32), q.shape[-1]
     if choose_backend(q.device, wide, head_dim, None, backend, TRITON_HEAD_DIMS) == "reference":
