@@ -68,14 +68,11 @@ def generated(reader: TokenReader | EagerAttention, tokens: Tensor, length: int)
 @torch.no_grad()
 def measure(mixer: str, batch: int, length: int) -> dict[str, object]:
     """One row of the table."""
-    model: Any = mixerlab.build_model(f"mixer={'attn' if mixer == PEER else mixer}", "task=icr").eval().cuda()
+    name, make = ("attn", partial(EagerAttention, dtype=torch.bfloat16)) if mixer == PEER else (mixer, TokenReader)
+    model: Any = mixerlab.build_model(f"mixer={name}", "task=icr").eval().cuda()
     tokens = torch.randint(0, 16, (batch, 1), device="cuda")
-    reader: TokenReader | EagerAttention
     with torch.autocast("cuda", torch.bfloat16, enabled=mixer != PEER):
-        if mixer == PEER:
-            reader = EagerAttention(model, batch, length, torch.bfloat16)
-        else:
-            reader = TokenReader(model, batch, length)
+        reader = make(model, batch, length)
         run = partial(generated, reader, tokens, length)
         run()
         taken = milliseconds(run, 3) / 1000

@@ -9,7 +9,7 @@ from mixerlab.kernels.fused.embedding import embedding
 from mixerlab.kernels.fused.heads import norm_heads, rotary_heads
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.softmax_attention import attention_backend, softmax_attention
-from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_window, head_dim_of, kv_heads_of
+from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_sizes, head_dim_of, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
@@ -48,7 +48,7 @@ class Attention(ProjectedMixer):
         window: int | None = None,
     ):
         super().__init__()
-        check_window(window)
+        check_sizes(window=window)
         self.num_heads, self.kv_heads = num_heads, kv_heads_of(num_heads, num_kv_heads)
         self.head_dim = head_dim_of(d_model, num_heads, head_dim, rope=True)
         self.qk_norm, self.window = qk_norm, window

@@ -135,38 +135,31 @@ def kv_heads_of(num_heads: int, num_kv_heads: int | None) -> int:
     return num_kv_heads
 
 
-def check_sizes(least: int = 1, **sizes: int) -> None:
+def check_sizes(least: int = 1, **sizes: int | None) -> None:
     """`ValueError` for a size below `least`."""
     for name, value in sizes.items():
-        if value < least:
+        if value is not None and value < least:
             raise ValueError(f"mixer.{name}={value} must be at least {least}")
 
 
-def check_window(window: int | None) -> None:
-    """`ValueError` unless a query sees at least its own key."""
-    if window is not None and window < 1:
-        raise ValueError(f"mixer.window={window} must be at least 1, or null for all positions")
+def check_positive(**numbers: float | None) -> None:
+    """`ValueError` for a number that is not finite and above 0."""
+    for name, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"mixer.{name}={value} must be a finite number above 0")
 
 
 def head_dim_of(d_model: int, num_heads: int, head_dim: int | None = None, *, rope: bool = False) -> int:
     """The size of one head, d_model / num_heads by default; `ValueError` if that is none, or RoPE gets an odd one."""
-    if head_dim is not None:
-        if head_dim < 1 or num_heads < 1 or (rope and head_dim % 2):
+    check_sizes(num_heads=num_heads, head_dim=head_dim)
+    given = f"mixer.head_dim={head_dim}"
+    if head_dim is None:
+        given = f"mixer.num_heads={num_heads} at d_model={d_model}"
+        if d_model % num_heads:
             raise ValueError(
-                f"mixer.head_dim={head_dim}, mixer.num_heads={num_heads}: choose numbers above 0"
-                f"{', and an even head_dim, as RoPE rotates pairs' if rope else ''}"
+                f"mixer.num_heads={num_heads} does not divide d_model={d_model}: choose a divisor of {d_model}"
             )
-        return head_dim
-    if rope and d_model % 2:
-        raise ValueError(f"RoPE rotates pairs, and d_model={d_model} is odd: choose an even model.d_model")
-    if num_heads < 1 or d_model % num_heads:
-        raise ValueError(
-            f"mixer.num_heads={num_heads} does not divide d_model={d_model}: choose a divisor of {d_model}"
-        )
-    head_dim = d_model // num_heads
+        head_dim = d_model // num_heads
     if rope and head_dim % 2:
-        raise ValueError(
-            f"mixer.num_heads={num_heads} at d_model={d_model} gives heads of {head_dim}, and RoPE rotates"
-            " pairs: choose num_heads so that d_model / num_heads is even"
-        )
+        raise ValueError(f"{given} gives heads of {head_dim}, and RoPE rotates pairs: choose an even size")
     return head_dim

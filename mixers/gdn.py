@@ -10,11 +10,11 @@ from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
 from mixerlab.kernels.gated_delta_rule.reference import gated_delta_rule_steps
+from mixerlab.kernels.softmax_attention import softmax_attention
 from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.gates import initial_decays
-from mixerlab.mixers.intercept import uniform_means
 from mixerlab.mixers.projected import ProjectedMixer
 
 
@@ -128,7 +128,7 @@ class GatedDeltaNet(ProjectedMixer):
         """q, k and v without their means, q and k with unit norm, and the mean of the values."""
         if state is not None:
             q, k, v = (x.to(state["means"].dtype) for x in (q, k, v))
-        means = uniform_means(torch.cat((k, v), dim=2), state)
+        means = _means(torch.cat((k, v), dim=2), state)
         mean_k, mean_v = means.split((self.num_heads, self.expand_v * self.num_heads), dim=2)
         q, k, v = q - mean_k, k - mean_k, v - mean_v
         return (q, k, v, mean_v) if self.unnormed else (*map(unit_norm, (q, k)), v, mean_v)
@@ -167,3 +167,15 @@ class GatedDeltaNet(ProjectedMixer):
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return gated_delta_rule_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)
+
+
+def _means(x: Tensor, state: State | None) -> Tensor:
+    """The means of `x` `[B, T, H, D]` over all positions so far, those before `x` from the `means` in a state."""
+    if state is None:
+        return softmax_attention(torch.zeros_like(x), torch.zeros_like(x), x)
+    rows = []
+    for row in x.unbind(1):
+        state["length"] += 1
+        state["means"] += (row - state["means"]) / state["length"]
+        rows.append(state["means"].clone())
+    return torch.stack(rows, dim=1)

@@ -1,7 +1,5 @@
 """Local linear attention (Zuo et al. 2025; Parallax, section Local Linear Attention), solved exactly."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -9,7 +7,7 @@ from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.local_linear import solved_probe
 from mixerlab.kernels.local_linear.reference import build_systems, solve
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
-from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_sizes, head_dim_of
+from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_positive, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
@@ -60,9 +58,7 @@ class LocalLinearAttention(ProjectedMixer):
         self.d_model, self.num_heads = d_model, num_heads
         self.head_dim = head_dim_of(d_model, num_heads, rope=True)
         check_sizes(cg_iterations=cg_iterations)
-        for name, value in (("ridge", ridge), ("bandwidth", bandwidth)):
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"mixer.{name}={value} must be a finite number above 0")
+        check_positive(ridge=ridge, bandwidth=bandwidth)
         self.qk_norm, self.backend = qk_norm, backend
         self.scale = self.head_dim**-0.5 if bandwidth is None else 1 / bandwidth
         self.ridge, self.relative_ridge, self.cg_iterations = ridge, relative_ridge, cg_iterations

@@ -12,11 +12,15 @@ from mixerlab.kernels.selective_scan.reference import selective_scan_steps
 from mixerlab.mixers.base import check_sizes, keep_initial_values
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution
+from mixerlab.mixers.gates import time_step_bias
 from mixerlab.mixers.projected import ProjectedMixer
 
 
 class Mamba(ProjectedMixer):
     """Short convolution, then a scan whose step size, input and output maps depend on the token, then a gate.
+
+    `A_log` is `[d_inner, d_state]`, yet no matrix (one rate per state): Muon takes it only with
+    `optimizer.filters=muon`.
 
     Args:
         d_model: width of the layer's input and output.
@@ -31,9 +35,6 @@ class Mamba(ProjectedMixer):
 
     Raises:
         ValueError: a size below 1, or not 0 < dt_min <= dt_max.
-
-    `A_log` is `[d_inner, d_state]`, yet no matrix (one rate per state): Muon takes it only with
-    `optimizer.filters=muon`.
     """
 
     input_projections = ("in_proj",)
@@ -72,10 +73,9 @@ class Mamba(ProjectedMixer):
         if zero_dt_bias:
             nn.init.zeros_(self.dt_proj.bias)
             return
-        dt = torch.empty(self.d_inner).uniform_(math.log(dt_min), math.log(dt_max)).exp()
         with torch.no_grad():
-            self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # softplus of it is dt
-        keep_initial_values(self.dt_proj.bias)  # an initialiser that zeroes biases leaves it alone
+            self.dt_proj.bias.copy_(time_step_bias(self.d_inner, dt_min, dt_max))
+        keep_initial_values(self.dt_proj.bias)
 
     def mix(self, projected: Tensor) -> Tensor:
         assert self.conv.bias is not None

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixerlab.kernels.centring import centred
+from mixerlab.kernels.centring.reference import centred_steps
 from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.rms_norm import add_rms_norm, rms_norm
 from mixerlab.kernels.mesa import mesa, mesa_backend
@@ -15,7 +16,6 @@ from mixerlab.kernels.mesa.reference import mesa_reference
 from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of, keep_initial_values
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
-from mixerlab.mixers.intercept import centred_steps
 from mixerlab.mixers.projected import ProjectedMixer
 
 INITIAL_RIDGE = 1.0
@@ -131,16 +131,14 @@ class MesaNet(ProjectedMixer):
         with torch.autocast(parts[0].device.type, enabled=False):
             ridge = (F.softplus(self.ridge_logit) + self.ridge_lower_bound).view(self.num_heads, self.head_dim)
             q, k, v, log_decay, beta = parts
-            if self.affine:
-                q, k, v, beta, mean_v = (
-                    centred(q, k, v, log_decay, beta, backend=self.backend)
-                    if state is None
-                    else centred_steps(q, k, v, log_decay, beta, state)
-                )
             if state is None:
+                if self.affine:
+                    q, k, v, beta, mean_v = centred(q, k, v, log_decay, beta, backend=self.backend)
                 sizes = {"iterations": self.cg_iterations, "chunk_size": self.chunk_size}
                 o = mesa(q, k, v, log_decay, beta, ridge, **sizes, backend=self.backend)
             else:
+                if self.affine:
+                    q, k, v, beta, mean_v = centred_steps(q, k, v, log_decay, beta, state["means"], state["weight"])
                 memory = state["memory"]
                 o = mesa_reference(q, k, v, log_decay, beta, ridge, self.cg_iterations, self.chunk_size, memory)
             if self.unnormed:

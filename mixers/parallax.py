@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
+from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.fused.heads import rotary_heads
-from mixerlab.kernels.fused.rms_norm import default_dtype
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.parallax.decode import MAX_TOKENS, parallax_decode
 from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax
-from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_window, head_dim_of, keep_initial_values, kv_heads_of
+from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_sizes, head_dim_of, keep_initial_values, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
@@ -64,7 +64,7 @@ class Parallax(ProjectedMixer):
         backend: str = "auto",
     ):
         super().__init__()
-        check_window(window)
+        check_sizes(window=window)
         self.num_heads, self.kv_heads = num_heads, kv_heads_of(num_heads, num_kv_heads)
         self.head_dim = head_dim_of(d_model, num_heads, head_dim, rope=True)
         self.rope_on_rho, self.qkr_norm, self.bias, self.backend = rope_on_rho, qkr_norm, bias, backend

@@ -1,9 +1,9 @@
 """Rotary embedding (RoFormer, Su et al. 2021)."""
 
-import math
-
 import torch
 from torch import Tensor, nn
+
+from mixerlab.mixers.base import check_positive
 
 
 class RotaryEmbedding(nn.Module):
@@ -16,7 +16,6 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(self, head_dim: int, base: float = 10_000.0):
         super().__init__()
-        if not 0 < base < math.inf:
-            raise ValueError(f"mixer.rope_base={base} must be a finite number above 0")
+        check_positive(rope_base=base)
         inverse_frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
         self.register_buffer("inverse_frequency", inverse_frequency, persistent=False)

@@ -145,7 +145,7 @@ class Task(ABC):
 
     def num_examples(self, split: Split) -> int:
         """Rows of one split."""
-        return {"train": self.num_train_examples, "val": self.num_val_examples, "test": self.num_test_examples}[split]
+        return getattr(self, f"num_{split}_examples")
 
     def generate(self, num_examples: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         """Returns `(inputs, targets)`, each int64 `[num_examples, T]`; `IGNORE_INDEX` marks unscored targets.

@@ -1,14 +1,11 @@
 """The datasets of a run: generated from one data seed, or read from mad-lab's cached files.
 
-A cached dataset is `DIR/<folder>/{train,test}/{inputs,targets}.npy`, int64, where `dataset_folder` spells the
-folder as mad-lab does. mad-lab has no validation split: ours is generated from our own val stream, unless
-the folder has a `val/` beside the others. Test rows of another length
-than the others (`task.test_seq_len`) are always generated.
+A cached dataset is `DIR/<folder>/{train,test}/{inputs,targets}.npy`, int64, where `dataset_folder` spells the folder as
+mad-lab does. mad-lab has no validation split: ours is generated from our own val stream, unless the folder has a `val/`
+beside the others. Test rows of another length than the others (`task.test_seq_len`) are always generated.
 
-Of a tiny vocabulary and length, rows are in several splits by chance. Splits that begin alike are refused unless that
-is allowed by name.
-
-What was read is part of a run's identity, by its digest.
+Of a tiny vocabulary and length, rows are in several splits by chance. Splits that begin alike are refused, unless
+`task.allow_shared_rows` allows it. What was read is part of a run's identity, by its digest.
 """
 
 import hashlib

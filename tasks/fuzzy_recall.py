@@ -1,6 +1,7 @@
 """Fuzzy in-context recall: keys and values of several tokens (MAD's "fuzzy-in-context-recall")."""
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -65,21 +66,22 @@ class FuzzyRecall(Task):
     def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         # The motifs of a slot do not depend on where the slot starts. So all slots that could fit are drawn at once.
         # Cumulative sums then give the start of each slot, the slot of the probe and the end of the row.
-        smallest_key = 1 if split == "train" else self.k_motif_size
-        largest_pair = self.k_motif_size + self.v_motif_size
-        smallest_pair = smallest_key + 1
-        # Slots start below seq_len - |probe| - largest_pair, so no row has more than this.
-        num_slots = -(-(self.seq_len - smallest_pair - largest_pair) // smallest_pair)
+        shortest_key = 1 if split == "train" else self.k_motif_size
+        longest_pair = self.k_motif_size + self.v_motif_size
+        shortest_pair = shortest_key + 1
+        # Slots start below seq_len - |probe| - longest_pair, so no row has more than this.
+        num_slots = -(-(self.seq_len - shortest_pair - longest_pair) // shortest_pair)
 
-        probe_key, probe_key_len = self._draw_motifs(rng, (num_rows, 1), smallest_key, self.k_motif_size, 0)
-        probe_value, probe_value_len = self._draw_motifs(rng, (num_rows, 1), 1, self.v_motif_size, self.num_keys)
+        draw_keys = partial(_draw_motifs, rng, range(self.num_keys), shortest_key, self.k_motif_size)
+        draw_values = partial(_draw_motifs, rng, range(self.num_keys, self.pad_token), 1, self.v_motif_size)
+        probe_key, probe_key_len = draw_keys((num_rows, 1))
+        probe_value, probe_value_len = draw_values((num_rows, 1))
         probe_len = probe_key_len + probe_value_len
         insert_from = rng.integers(self.seq_len - 2 * probe_len)
-        context_end = self.seq_len - probe_len - largest_pair  # context slots start below it
+        context_end = self.seq_len - probe_len - longest_pair  # context slots start below it
 
-        shape = (num_rows, num_slots)
-        keys, key_len = self._draw_motifs(rng, shape, smallest_key, self.k_motif_size, 0)
-        values, value_len = self._draw_motifs(rng, shape, 1, self.v_motif_size, self.num_keys)
+        keys, key_len = draw_keys((num_rows, num_slots))
+        values, value_len = draw_values((num_rows, num_slots))
         codes = _encode(keys, key_len, self.vocab_size)
         first = first_use(codes)
         is_probe = codes == _encode(probe_key, probe_key_len, self.vocab_size)
@@ -126,25 +128,6 @@ class FuzzyRecall(Task):
             scored[row, position] = repeated[row, pair]
         targets = tokens if split == "train" else np.where(scored, tokens, IGNORE_INDEX)
         return tokens[:, :-1], targets[:, 1:]
-
-    def _draw_motifs(
-        self, rng: np.random.Generator, shape: tuple[int, int], smallest: int, largest: int, first_token: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Motifs of distinct tokens, `[largest, *shape]`, and their lengths `[*shape]`; later tokens are unused."""
-        alphabet = self.num_keys if first_token == 0 else self.num_values
-        lengths = rng.integers(smallest, largest + 1, size=shape)
-        motifs = np.empty((largest, *shape), dtype=np.int64)
-        rising: list[np.ndarray] = []  # the tokens drawn so far, sorted
-        for i in range(largest):
-            # A uniform token among those not drawn yet: skip the earlier ones in rising order.
-            token = rng.integers(alphabet - i, size=shape)
-            for earlier in rising:
-                token += token >= earlier
-            motifs[i] = token + first_token
-            for j, earlier in enumerate(rising):
-                rising[j], token = np.minimum(earlier, token), np.maximum(earlier, token)
-            rising.append(token)
-        return motifs, lengths
 
     def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
         last_target = targets[:, -1:]
@@ -209,6 +192,25 @@ class FuzzyRecall(Task):
         if last_start - len(pads) >= probe_start - room:
             raise wrong(last_start, "no context pair starts too late for the probe to fit")
         return answers
+
+
+def _draw_motifs(
+    rng: np.random.Generator, tokens: range, shortest: int, longest: int, shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Motifs of distinct tokens, `[longest, *shape]`, and their lengths `[*shape]`; later tokens are unused."""
+    lengths = rng.integers(shortest, longest + 1, size=shape)
+    motifs = np.empty((longest, *shape), dtype=np.int64)
+    rising: list[np.ndarray] = []  # the tokens drawn so far, sorted
+    for i in range(longest):
+        # A uniform token among those not drawn yet: skip the earlier ones in rising order.
+        token = rng.integers(len(tokens) - i, size=shape)
+        for earlier in rising:
+            token += token >= earlier
+        motifs[i] = token + tokens.start
+        for j, earlier in enumerate(rising):
+            rising[j], token = np.minimum(earlier, token), np.maximum(earlier, token)
+        rising.append(token)
+    return motifs, lengths
 
 
 def _encode(motifs: np.ndarray, lengths: np.ndarray, vocab_size: int) -> np.ndarray:

@@ -29,6 +29,7 @@ from mixerlab.tasks.base import SPLITS, Split, Task, require_targets
 
 log = logging.getLogger(__name__)
 
+_OF_IDS = (".bin", ".npy")
 HELD_OUT = 2**20  # bytes or ids that validation and test have each, at most
 _SHARE = 20  # and they have at most one in so many
 _PIECE = 2**18  # bytes that are encoded at once; `bpe` is trained on at most `_LEARNED`
@@ -83,7 +84,7 @@ class Text(Task):
         self.files = sorted(filter(os.path.isfile, found))
         missing = "a folder" if os.path.isdir(path) else "no such file"
         self.demand(bool(self.files), "path", f"{missing}: give a file, or a pattern such as 'books/**/*.txt'")
-        of_text = {Path(file).suffix not in (".bin", ".npy") for file in self.files}
+        of_text = {Path(file).suffix not in _OF_IDS for file in self.files}
         self.demand(len(of_text) == 1, "path", "has files of text and files of ids")
         (self.is_text,) = of_text
         self.demand(self.is_text or self.bpe is None, "bpe", f"{self.files[0]} has ids of tokens already")
@@ -170,13 +171,13 @@ class Text(Task):
 @lru_cache(maxsize=8)  # the cells of a sweep share their corpus
 def _corpus(written: tuple[tuple[str, int, int], ...], bpe: int | None, dtype: np.dtype) -> Corpus:
     """The corpus of these files: path, size and time of each. `dtype` is of ids in a `.bin`."""
-    first, folder = Path(written[0][0]), Path(written[0][0]).parent / ".mixerlab"
+    first = Path(written[0][0])
+    folder, is_text, tokenizer = first.parent / ".mixerlab", first.suffix not in _OF_IDS, None
     stem = hashlib.sha256(repr((written, dtype.str)).encode()).hexdigest()[:16]
     path = first if len(written) == 1 else _made(folder / f"{stem}{first.suffix}", partial(_join, written))
     everything = _mapped(path, dtype if path.suffix == ".bin" else np.dtype("u1"))
     if everything.dtype == np.uint16 and not everything[1:HELD_OUT:2].any():  # the upper halves of small uint32
         raise ValueError(f"task.path={path}: every second id is 0, as if they were uint32: write them as uint16")
-    is_text, tokenizer = first.suffix not in (".bin", ".npy"), None
     ids = parts = dict(zip(SPLITS, _parts(everything, is_text), strict=True))
     if bpe is not None:
         stem = f"{stem}-bpe-{bpe}"

@@ -31,7 +31,7 @@ FLOORS = {
 }
 # A mixer imports no other mixer, only what they share.
 SHARED_BY_MIXERS = {
-    f"mixerlab.mixers.{name}" for name in ("base", "cache", "projected", "rotary", "convolution", "gates", "intercept")
+    f"mixerlab.mixers.{name}" for name in ("base", "cache", "projected", "rotary", "convolution", "gates")
 }
 MOST_MODULES = {floor: 14 for floor in FLOORS if floor not in ("kernels", "mixers", "benchmarks")} | {"training": 16}
 FOLDERS = {"analysis": "mixerlab/analysis", "config": "mixerlab/config", "checks": "mixerlab/checks", "": "mixerlab"}

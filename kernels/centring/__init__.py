@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from mixerlab.kernels.centring.reference import CHUNK_SIZE, centred_reference
+from mixerlab.kernels.centring.reference import centred_reference
 from mixerlab.kernels.common.chunked import check_inputs, choose_backend, pad_heads
 
 __all__ = ["centred"]
@@ -33,9 +33,9 @@ def centred(
     Raises:
         ValueError: shapes or dtypes that do not fit, or a backend that cannot run.
     """
-    check_inputs(q, k, v, log_decay, beta, CHUNK_SIZE)
+    check_inputs(q, k, v, log_decay, beta)
     head_dim = q.shape[-1]
-    if choose_backend(q.device, q.dtype, head_dim, CHUNK_SIZE, backend, TRITON_HEAD_DIMS) == "reference":
+    if choose_backend(q.device, q.dtype, head_dim, None, backend, TRITON_HEAD_DIMS) == "reference":
         return centred_reference(q, k, v, log_decay, beta)
 
     from mixerlab.kernels.centring.operator import forward  # here, because Triton is optional

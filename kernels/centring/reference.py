@@ -36,7 +36,34 @@ def weighted_means(x: Tensor, log_decay: Tensor, beta: Tensor) -> tuple[Tensor, 
 def centred_reference(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
     """See `kernels.centring.centred`."""
     pairs = torch.cat((k, v), dim=-1)
-    later, share = weighted_means(pairs, log_decay, beta)
-    earlier = F.pad(later, (0, 0, 0, 0, 1, -1))
-    (mean_k, mean_v), (k, v) = later.chunk(2, dim=-1), (pairs - earlier).chunk(2, dim=-1)
+    behind, share = weighted_means(pairs, log_decay, beta)
+    return _centred(q, pairs, beta, F.pad(behind, (0, 0, 0, 0, 1, -1)), behind, share)
+
+
+def centred_steps(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, means: Tensor, total: Tensor
+) -> tuple[Tensor, ...]:
+    """The same from a state on, which becomes the one behind the last token; without a gradient.
+
+    Args:
+        means: those of keys and values, side by side `[B, H, 2 D]`; float32 or float64.
+        total: the sum of the weights `[B, H]`.
+    """
+    pairs = torch.cat((k, v), dim=-1)
+    before, behind, shares = [], [], []
+    for t in range(pairs.shape[1]):
+        total *= log_decay[:, t].exp()
+        total += beta[:, t]
+        before.append(means.clone())
+        shares.append(beta[:, t] / total.clamp_min(TINY))
+        means += shares[-1][..., None] * (pairs[:, t] - means)
+        behind.append(means.clone())
+    return _centred(q, pairs, beta, *(torch.stack(rows, dim=1) for rows in (before, behind, shares)))
+
+
+def _centred(
+    q: Tensor, pairs: Tensor, beta: Tensor, before: Tensor, behind: Tensor, share: Tensor
+) -> tuple[Tensor, ...]:
+    """What `centred` gives, of keys and values side by side and their means before and behind each position."""
+    (mean_k, mean_v), (k, v) = behind.chunk(2, dim=-1), (pairs - before).chunk(2, dim=-1)
     return q - mean_k, k, v, beta * (1 - share), mean_v

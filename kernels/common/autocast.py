@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 
-def autocast_dtype(x: Tensor) -> torch.dtype:
-    """The dtype to which autocast casts `x`, if it is on. It leaves float64 as it is, as PyTorch does."""
-    return x.dtype if x.dtype == torch.float64 else default_dtype(x)
+def autocast(*tensors: Tensor) -> list[Tensor]:
+    """The tensors as autocast casts them, if it is on. It leaves float64 as it is, as PyTorch does."""
+    return [x if x.dtype == torch.float64 else x.to(default_dtype(x)) for x in tensors]
 
 
 def default_dtype(x: Tensor) -> torch.dtype:

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import KERNEL_DTYPES, resolve_backend
+from mixerlab.kernels.common.shapes import check_shapes
 
 TRITON_HEAD_DIMS = (16, 32, 64, 128)
 TRITON_CHUNK_SIZES = (16, 32, 64)
@@ -21,45 +22,42 @@ def pad_heads(x: Tensor) -> Tensor:
     return F.pad(x, (0, padding)) if padding else x  # `pad` by nothing copies, each way
 
 
-def check_inputs(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, chunk_size: int, grouped: bool = False
-) -> None:
+def check_inputs(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, *, grouped: bool = False) -> None:
     """`ValueError` unless q, k, v are `[B, T, H, D]` of one dtype, and log_decay and beta `[B, T, H]`.
 
     `grouped`: v may have a multiple of H heads.
     """
-    if q.dim() != 4 or 0 in q.shape:
-        raise ValueError(f"q has shape {tuple(q.shape)}: pass a non-empty [B, T, H, D]")
+    check_shapes(("q", q, ("B", "T", "H", "D")))
     heads = q.shape[2]
     if grouped and v.dim() == 4 and v.shape[2] and v.shape[2] % heads == 0:
         heads = v.shape[2]
-    for name, x, shape in (
+    check_shapes(
         ("k", k, q.shape),
         ("v", v, (*q.shape[:2], heads, q.shape[3])),
         ("log_decay", log_decay, q.shape[:3]),
         ("beta", beta, q.shape[:3]),
-    ):
-        if x.shape != shape:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}: with this q it must be {tuple(shape)}")
+        fitting=f"q {tuple(q.shape)}",
+    )
     if not q.dtype == k.dtype == v.dtype:
         raise ValueError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}: cast them to one")
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size} must be at least 1")
 
 
 def choose_backend(
     device: torch.device,
     dtype: torch.dtype,
     head_dim: int,
-    chunk_size: int,
+    chunk_size: int | None,
     backend: str,
     head_dims: tuple[int, ...] = TRITON_HEAD_DIMS,
 ) -> str:
-    """The backend that runs for such a q: `reference` or `triton`; `ValueError` if the one asked for cannot."""
+    """The backend that runs for such a q: `reference` or `triton`; `ValueError` if the one asked for cannot.
+
+    `chunk_size`: None if the caller has no choice of it.
+    """
     reasons = []
     if kernel_head_dim(head_dim) not in head_dims:
         reasons.append(f"head size {head_dim} is none of {head_dims}")
-    if chunk_size not in TRITON_CHUNK_SIZES:
+    if chunk_size not in (None, *TRITON_CHUNK_SIZES):
         reasons.append(f"chunk_size={chunk_size} is none of {TRITON_CHUNK_SIZES}")
     if dtype not in KERNEL_DTYPES:
         reasons.append(f"dtype={dtype} is neither float32 nor bfloat16")

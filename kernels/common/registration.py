@@ -22,8 +22,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-ONCE = "a fused operator cannot be differentiated twice: use backend='reference'"
-
 
 def register(
     operator: torch.library.CustomOpDef,
@@ -34,7 +32,7 @@ def register(
     backward: Callable | None = None,
     gradients: Callable | None = None,
     options: int = 0,
-    refusal: str = ONCE,
+    refusal: str = "a fused operator cannot be differentiated twice: use backend='reference'",
 ) -> None:
     """Tells PyTorch how to differentiate `operator`, and that vmap folds replicas into the leading axes.
 

@@ -41,20 +41,20 @@ def gated_delta_rule(
         Like v. Sums are in float32 (float64 for float64 inputs).
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, a bad scale or chunk size, or a backend that cannot run.
+        ValueError: shapes or dtypes that do not fit, a scale that is not finite, or a backend that cannot run.
     """
-    check_inputs(q, k, v, log_decay, beta, chunk_size, grouped=True)
+    check_inputs(q, k, v, log_decay, beta, grouped=True)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if not math.isfinite(scale):
         raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
     if gated_delta_rule_backend(q.device, q.dtype, q.shape[-1], chunk_size, backend) == "reference":
         return gated_delta_rule_reference(q, k, v, log_decay, beta, scale, chunk_size)
 
-    from mixerlab.kernels.gated_delta_rule.operator import gated_delta_rule_triton  # here, because Triton is optional
+    from mixerlab.kernels.gated_delta_rule.operator import forward  # here, because Triton is optional
 
     head_dim = q.shape[-1]
     q, k, v = map(pad_heads, (q, k, v))  # the added columns stay zero and change nothing
-    return gated_delta_rule_triton(q, k, v, log_decay, beta, scale, chunk_size)[..., :head_dim]
+    return forward(q, k, v, log_decay.float(), beta.float(), scale, chunk_size)[0][..., :head_dim]
 
 
 def gated_delta_rule_backend(

@@ -19,13 +19,6 @@ WARPS = 4  # of such a program: two of them fit into a multiprocessor
 WIDEST_VALUES = 128  # columns of the values of one key head that the backward of a chunk takes at once
 
 
-def gated_delta_rule_triton(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
-) -> Tensor:
-    """See `kernels.gated_delta_rule.gated_delta_rule`."""
-    return forward(q, k, v, log_decay.float(), beta.float(), scale, chunk_size)[0]
-
-
 @torch.library.custom_op("mixerlab::gated_delta_rule", mutates_args=())
 def forward(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int

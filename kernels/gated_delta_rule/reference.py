@@ -8,7 +8,8 @@ writes, which gives a unit lower triangular system:
     O = scale * (exp(b) Q S + P U),                       P_ij = exp(b_i - b_j) q_i.k_j  for j <= i
     S <- exp(b_C) S + (exp(b_C - b) K)^T U
 
-The system is solved for all chunks at once. Only the last three lines go from chunk to chunk.
+Its right-hand side is linear in S. So the system is solved for all chunks at once, `U = writes - reads S`, and only
+products go from chunk to chunk.
 """
 
 import torch
@@ -39,16 +40,28 @@ def gated_delta_rule_reference(
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
     writes, reads = solved.tensor_split((v.shape[-1],), dim=-1)
 
-    attention = (q @ k.mT) * decay
-    q, k = q * from_start, k * to_end
-    chunk_decay = cumulative[..., -1].exp()[..., None, None]
-    state = torch.zeros_like(k[:, :, 0].mT @ v[:, :, 0])
+    scores, chunk_decay = (q @ k.mT) * decay, cumulative[..., -1].exp()[..., None, None]
+    outputs = chunk_by_chunk(q * from_start, k * to_end, scores, writes, reads, chunk_decay)
+    return (scale * from_chunks(outputs, length)).reshape(shape).to(out_dtype)
+
+
+def chunk_by_chunk(q: Tensor, k: Tensor, scores: Tensor, writes: Tensor, reads: Tensor, chunk_decay: Tensor) -> Tensor:
+    """`O / scale`, `[B, H, N, C, W]`, from what does not depend on S.
+
+    Args:
+        q, k: `exp(b) Q` and `exp(b_C - b) K`, `[B, H, N, C, D]`.
+        scores: P, `[B, H, N, C, C]`.
+        writes: `[B, H, N, C, W]`.
+        reads: `[B, H, N, C, D]`.
+        chunk_decay: `exp(b_C)`, of all rows of S or of each, `[B, H, N, 1 or D, 1]`.
+    """
+    state = torch.zeros_like(k[:, :, 0].mT @ writes[:, :, 0])
     outputs = []
     for n in range(q.shape[2]):
         u = writes[:, :, n] - reads[:, :, n] @ state
-        outputs.append(q[:, :, n] @ state + attention[:, :, n] @ u)
+        outputs.append(q[:, :, n] @ state + scores[:, :, n] @ u)
         state = chunk_decay[:, :, n] * state + k[:, :, n].mT @ u
-    return (scale * from_chunks(torch.stack(outputs, dim=2), length)).reshape(shape).to(out_dtype)
+    return torch.stack(outputs, dim=2)
 
 
 def gated_delta_rule_steps(

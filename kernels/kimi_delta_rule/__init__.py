@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.chunked import check_inputs, choose_backend, pad_heads
+from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.kimi_delta_rule.reference import kimi_delta_rule_reference
 
 __all__ = ["kimi_delta_rule"]
@@ -40,18 +41,17 @@ def kimi_delta_rule(
     Raises:
         ValueError: shapes or dtypes that do not fit, or a backend that cannot run.
     """
-    if log_decay.shape != q.shape:
-        raise ValueError(f"log_decay has shape {tuple(log_decay.shape)}: with this q it must be {tuple(q.shape)}")
-    check_inputs(q, k, v, log_decay[..., 0], beta, chunk_size)
+    check_shapes(("log_decay", log_decay, q.shape), fitting="q")
+    check_inputs(q, k, v, log_decay[..., 0], beta)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if kimi_delta_rule_backend(q.device, q.dtype, q.shape[-1], chunk_size, backend) == "reference":
         return kimi_delta_rule_reference(q, k, v, log_decay, beta, scale, chunk_size)
 
-    from mixerlab.kernels.kimi_delta_rule.operator import kimi_delta_rule_triton  # here, because Triton is optional
+    from mixerlab.kernels.kimi_delta_rule.operator import forward  # here, because Triton is optional
 
     head_dim = q.shape[-1]
     q, k, v, log_decay = map(pad_heads, (q, k, v, log_decay))  # the added columns stay zero and change nothing
-    return kimi_delta_rule_triton(q, k, v, log_decay, beta, scale, chunk_size)[..., :head_dim]
+    return forward(q, k, v, log_decay.float(), beta.float(), scale, chunk_size)[0][..., :head_dim]
 
 
 def kimi_delta_rule_backend(

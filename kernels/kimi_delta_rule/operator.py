@@ -17,13 +17,6 @@ CHANNELS = 16  # that a program of `backward_chunk_kernel` takes
 LOOP = {"num_stages": 2}  # of the kernels that walk over chunks: a third stage takes shared memory of other programs
 
 
-def kimi_delta_rule_triton(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
-) -> Tensor:
-    """See `kernels.kimi_delta_rule.kimi_delta_rule`."""
-    return forward(q, k, v, log_decay.float(), beta.float(), scale, chunk_size)[0]
-
-
 @torch.library.custom_op("mixerlab::kimi_delta_rule", mutates_args=())
 def forward(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.chunked import from_chunks, to_chunks
+from mixerlab.kernels.gated_delta_rule.reference import chunk_by_chunk
 
 SMALL = 8  # below it, products of blocks are sums over the channels, not matrix products
 
@@ -36,14 +37,9 @@ def kimi_delta_rule_reference(
     from_start, to_end = b.exp(), (b[..., -1:, :] - b).exp()
     # Keys and beta are zero in the padding, which therefore writes nothing.
     writes, reads = (inverse @ (beta * torch.cat((v, k * from_start), dim=-1))).chunk(2, dim=-1)
-    q, k, chunk_decay = q * from_start, k * to_end, b[..., -1, :].exp()[..., None]
-    state = torch.zeros_like(k[:, :, 0].mT @ v[:, :, 0])
-    outputs = []
-    for n in range(q.shape[2]):
-        u = writes[:, :, n] - reads[:, :, n] @ state
-        outputs.append(q[:, :, n] @ state + scores[:, :, n] @ u)
-        state = chunk_decay[:, :, n] * state + k[:, :, n].mT @ u
-    return from_chunks(torch.stack(outputs, dim=2), length).to(out_dtype)
+    chunk_decay = b[..., -1, :].exp()[..., None]
+    outputs = chunk_by_chunk(q * from_start, k * to_end, scores, writes, reads, chunk_decay)
+    return from_chunks(outputs, length).to(out_dtype)
 
 
 def _inverse_and_scores(q: Tensor, k: Tensor, b: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:

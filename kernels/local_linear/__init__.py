@@ -3,13 +3,12 @@
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.chunked import choose_backend
+from mixerlab.kernels.common.chunked import choose_backend, pad_heads
 from mixerlab.kernels.local_linear.operator import forward
 
 __all__ = ["solved_probe"]
 
 TRITON_HEAD_DIMS = (16, 32, 64)
-KEYS = 64
 
 
 def solved_probe(
@@ -41,11 +40,16 @@ def solved_probe(
         relative: the ridge is lambda itself instead of lambda / omega, as if the paper's were lambda times omega. Then
             large weights cannot leave a system singular.
         iterations: D steps solve exactly, but for rounding.
-        backend: of the steps: `auto`, `reference` (PyTorch, any device) or `triton` (heads of 16, 32 and 64).
+        backend: of the steps: `auto`, `reference` (PyTorch, any device) or `triton` (heads up to 16, of 32 and of 64).
 
     Returns:
         `[B, T, H, D]`, float32; float64 for float64 inputs.
+
+    Raises:
+        ValueError: a backend that cannot run here.
     """
-    wide = torch.promote_types(q.dtype, torch.float32)
-    solver = choose_backend(q.device, wide, q.shape[-1], KEYS, backend, TRITON_HEAD_DIMS)
-    return forward(q, k, scale, ridge, relative, iterations, solver == "triton")
+    wide, head_dim = torch.promote_types(q.dtype, torch.float32), q.shape[-1]
+    if choose_backend(q.device, wide, head_dim, None, backend, TRITON_HEAD_DIMS) == "reference":
+        return forward(q, k, scale, ridge, relative, iterations, False)
+    q, k = map(pad_heads, (q, k))  # the added columns stay zero and change nothing
+    return forward(q, k, scale, ridge, relative, iterations, True)[..., :head_dim]

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.chunked import check_inputs, choose_backend, kernel_head_dim, pad_heads
+from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.mesa.reference import mesa_reference
 
 __all__ = ["mesa"]
@@ -48,20 +49,21 @@ def mesa(
     Raises:
         ValueError: shapes or dtypes that do not fit, fewer than one step, or a backend that cannot run.
     """
-    check_inputs(q, k, v, log_decay, beta, chunk_size)
-    if ridge.shape != q.shape[2:]:
-        raise ValueError(f"ridge has shape {tuple(ridge.shape)}: with this q it must be {tuple(q.shape[2:])}")
+    check_inputs(q, k, v, log_decay, beta)
+    check_shapes(("ridge", ridge, q.shape[2:]), fitting=f"q {tuple(q.shape)}")
     if iterations < 1:
         raise ValueError(f"iterations={iterations} must be at least 1")
     if mesa_backend(q.device, q.dtype, q.shape[-1], chunk_size, backend) == "reference":
         return mesa_reference(q, k, v, log_decay, beta, ridge, iterations, chunk_size)
 
-    from mixerlab.kernels.mesa.operator import mesa_triton  # here, because Triton is optional
+    from mixerlab.kernels.mesa.operator import forward  # here, because Triton is optional
 
     head_dim = q.shape[-1]
     q, k, v = map(pad_heads, (q, k, v))  # the added columns stay zero and change nothing
     ridge = F.pad(ridge, (0, kernel_head_dim(head_dim) - head_dim), value=1.0)
-    return mesa_triton(q, k, v, log_decay, beta, ridge, iterations, chunk_size)[..., :head_dim]
+    # One group of sequences; under vmap each replica is another.
+    inputs = q, k, v, log_decay.float(), beta.float(), ridge.float()[None]
+    return forward(*inputs, iterations, chunk_size)[0][..., :head_dim]
 
 
 def mesa_backend(

@@ -19,21 +19,6 @@ from mixerlab.kernels.mesa.triton_kernels import (
 TOLERANCES = {torch.bfloat16: 1e-4, torch.float32: 1e-6}
 
 
-def mesa_triton(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor,
-    beta: Tensor,
-    ridge: Tensor,
-    iterations: int,
-    chunk_size: int,
-) -> Tensor:
-    """See `kernels.mesa.mesa`."""
-    # One group of sequences; under vmap each replica is another.
-    return forward(q, k, v, log_decay.float(), beta.float(), ridge.float()[None], iterations, chunk_size)[0]
-
-
 @torch.library.custom_op("mixerlab::mesa", mutates_args=())
 def forward(
     q: Tensor,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend
+from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.parallax.reference import parallax_reference
 
 __all__ = ["parallax_attention", "parallax_backend"]
@@ -80,23 +81,20 @@ def parallax_backend(device: torch.device, dtype: torch.dtype, head_dim: int, ba
 
 
 def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:
-    named = {"q": q, "rho": rho, "k": k, "v": v}
-    for name, x in named.items():
-        if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
-            raise TypeError(f"{name}.dtype={x.dtype} is not supported: pass bfloat16, float16, float32 or float64")
-        if x.ndim != 4 or 0 in x.shape:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}: pass a non-empty [B, T, H, D]")
-    for name, x in named.items():
+    if not q.dtype.is_floating_point or q.dtype.itemsize < 2:
+        raise TypeError(f"q.dtype={q.dtype} is not supported: pass bfloat16, float16, float32 or float64")
+    for name, x in {"rho": rho, "k": k, "v": v}.items():
         if x.dtype != q.dtype:
             raise TypeError(f"{name}.dtype={x.dtype}, q.dtype={q.dtype}: cast all four to one dtype")
         if x.device != q.device:
             raise ValueError(f"{name} is on {x.device} and q on {q.device}: move all four to one device")
-    if rho.shape != q.shape:
-        raise ValueError(f"rho has shape {tuple(rho.shape)} and q {tuple(q.shape)}: they must be equal")
-    if v.shape != k.shape:
-        raise ValueError(f"v has shape {tuple(v.shape)} and k {tuple(k.shape)}: they must be equal")
-    for dim, what in ((0, "batch size"), (1, "length"), (3, "head dim")):
-        if k.shape[dim] != q.shape[dim]:
-            raise ValueError(f"k has shape {tuple(k.shape)} and q {tuple(q.shape)}: they need the same {what}")
-    if q.shape[2] % k.shape[2]:
-        raise ValueError(f"q has {q.shape[2]} heads, not a multiple of the {k.shape[2]} heads of k and v")
+    check_shapes(("q", q, ("B", "T", "Hq", "D")))
+    batch, length, heads, head_dim = q.shape
+    check_shapes(
+        ("rho", rho, q.shape),
+        ("k", k, (batch, length, "Hkv", head_dim)),
+        ("v", v, k.shape),
+        fitting=f"q {tuple(q.shape)} and k {tuple(k.shape)}",
+    )
+    if heads % k.shape[2]:
+        raise ValueError(f"q has {heads} heads, not a multiple of the {k.shape[2]} heads of k and v")

@@ -93,8 +93,7 @@ def parallax_short_backward(
     return d_q, d_rho, d_k, d_v
 
 
-REFUSAL = "parallax_attention with backend='triton' cannot be differentiated twice: use backend='reference'"
 register(parallax_forward, backward=parallax_backward, options=2)
-register(parallax_backward, like="q rho k v", refusal=REFUSAL)
+register(parallax_backward, like="q rho k v")
 register(parallax_short_forward, like="q", backward=parallax_short_backward, options=1)
-register(parallax_short_backward, like="q rho k v", refusal=REFUSAL)
+register(parallax_short_backward, like="q rho k v")

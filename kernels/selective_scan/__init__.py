@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.dispatch import resolve_backend
+from mixerlab.kernels.common.dispatch import KERNEL_DTYPES, resolve_backend
+from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.selective_scan.reference import selective_scan_reference
 
 
@@ -39,7 +40,19 @@ def selective_scan(
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    _check_shapes(u, delta, delta_bias, A, B, C, D, z)
+    check_shapes(("u", u, ("batch", "T", "channels")), ("A", A, ("channels", "N")))
+    batch, length, channels = u.shape
+    states = A.shape[1]
+    check_shapes(
+        ("delta", delta, u.shape),
+        ("z", z, u.shape),
+        ("delta_bias", delta_bias, (channels,)),
+        ("D", D, (channels,)),
+        ("A", A, (channels, states)),
+        ("B", B, (batch, length, states)),
+        ("C", C, (batch, length, states)),
+        fitting=f"u {tuple(u.shape)} and A {tuple(A.shape)}",
+    )
     if selective_scan_backend(u.device, u.dtype, A.shape[1], backend) == "reference":
         return selective_scan_reference(u, delta, delta_bias, A, B, C, D, z)
     from mixerlab.kernels.selective_scan.operator import scan  # here, because Triton is optional
@@ -53,32 +66,8 @@ def selective_scan(
 def selective_scan_backend(device: torch.device, dtype: torch.dtype, state_size: int, backend: str = "auto") -> str:
     """The backend that `selective_scan` takes for such inputs: `reference` or `triton`."""
     why = ""
-    if dtype not in (torch.float32, torch.bfloat16):
+    if dtype not in KERNEL_DTYPES:
         why = f"the kernel takes float32 and bfloat16, not {dtype}"
     elif not 4 <= state_size <= 64:
         why = f"the kernel takes state sizes N from 4 to 64, not {state_size}"
     return resolve_backend(backend, device, why)
-
-
-def _check_shapes(u, delta, delta_bias, A, B, C, D, z) -> None:
-    if u.ndim != 3 or A.ndim != 2:
-        raise ValueError(
-            f"u has shape {tuple(u.shape)} and A {tuple(A.shape)}: pass u [batch, T, channels] and A [channels, N]"
-        )
-    batch, length, channels = u.shape
-    state = A.shape[1]
-    expected = {
-        "delta": (delta, (batch, length, channels)),
-        "z": (z, (batch, length, channels)),
-        "delta_bias": (delta_bias, (channels,)),
-        "D": (D, (channels,)),
-        "A": (A, (channels, state)),
-        "B": (B, (batch, length, state)),
-        "C": (C, (batch, length, state)),
-    }
-    for name, (tensor, shape) in expected.items():
-        if tensor.shape != shape:
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}: pass {shape}, to fit u {tuple(u.shape)} and"
-                f" A {tuple(A.shape)}"
-            )

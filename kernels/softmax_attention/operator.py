@@ -54,23 +54,21 @@ def batched_attention(
     return _Attention.apply(q, k, v, mask, is_causal, scale, enable_gqa)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *options: Any) -> Tensor:
-    is_causal, scale, enable_gqa = options
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None, enable_gqa: bool
+) -> Tensor:
     return pytorchs_attention(q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 class _Attention(torch.autograd.Function):
     """PyTorch's kernels, with replicas folded into the batch under vmap and autograd outside of it."""
 
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *options: Any) -> Tensor:
-        return _attention(q, k, v, mask, *options)
+    forward = staticmethod(_attention)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        *tensors, is_causal, scale, enable_gqa = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.options = is_causal, scale, enable_gqa
+        ctx.save_for_backward(*inputs[:4])
+        ctx.options = inputs[4:]
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -78,7 +76,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[Tensor, int]:
-        *tensors, is_causal, scale, enable_gqa = inputs
+        tensors, options = inputs[:4], inputs[4:]
         # [R, ..., H, T, D], of which some may lack axes: those that are given stand last.
         in_front = [
             x if x is None else x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
@@ -91,7 +89,7 @@ class _Attention(torch.autograd.Function):
         folded: list[Any] = [x if x is None else x.expand(*lead, *x.shape[-3:]).flatten(0, -4) for x in full]
         # Inside another vmap the replicas of that one are folded in as well.
         attention = _Attention.apply if torch._C._are_functorch_transforms_active() else _attention
-        o = attention(*folded, is_causal, scale, enable_gqa).unflatten(0, lead)
+        o = attention(*folded, *options).unflatten(0, lead)
         return o.squeeze(1) if axes == 3 else o, 0
 
 
@@ -104,13 +102,13 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, grad: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
-        *tensors, is_causal, scale, enable_gqa = inputs
+        tensors, options = inputs[:4], inputs[4:]
         with torch.enable_grad():
             leaves: list[Any] = [
                 x if x is None or not x.is_floating_point() else x.detach().requires_grad_() for x in tensors
             ]
             wanted = [x for x in leaves if x is not None and x.requires_grad]
-            found = iter(torch.autograd.grad(_attention(*leaves, is_causal, scale, enable_gqa), wanted, grad))
+            found = iter(torch.autograd.grad(_attention(*leaves, *options), wanted, grad))
         return tuple(next(found) if x is not None and x.requires_grad else None for x in leaves)
 
     @staticmethod

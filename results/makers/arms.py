@@ -29,10 +29,8 @@ def make(scratch: Path) -> None:
     averaged = [(name, own.groupby("seed").mean()) for name, own in means.items()]
     lines = []
     for task, accuracies in [*tasks.groupby("group"), *averaged, *seeds.drop(tasks.index).groupby("group")]:
-        lines.append([task, *(f"{mean:.3f}" for mean in accuracies.mean())])
-        for choice in ARM:
-            means = accuracies.T.groupby(level=choice).mean().T
-            lines[-1].append(mean_change(list(means[True] - means[False])))
+        effects = [mean_change(effect(accuracies, choice)) for choice in ARM]
+        lines.append([task, *(f"{mean:.3f}" for mean in accuracies.mean()), *effects])
     names = [f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated" for zero, rotated in seeds]
     header = ["task", *names, "effect of W_R zero", "effect of rotating rho"]
     write_in_page(folder_of("arms"), "arms", [header, *lines], 1)
@@ -43,6 +41,12 @@ def make(scratch: Path) -> None:
     counts = counts.loc[sorted(counts.index, key=place_rank)]
     shares = [[*cell, *(str(int(count)) for count in row)] for cell, row in counts.iterrows()]
     write_in_page(folder_of("arms"), "learned", [["task", "setting", *names], *shares], 2)
+
+
+def effect(accuracies: pd.DataFrame, choice: str) -> pd.Series:
+    """What a choice changes, by line, in the mean over the arms: the columns."""
+    means = accuracies.T.groupby(level=choice).mean().T
+    return means[True] - means[False]
 
 
 def means_lines(rows: pd.DataFrame) -> list[list[str]]:
@@ -59,10 +63,9 @@ def means_lines(rows: pd.DataFrame) -> list[list[str]]:
             best = at_best_rate(own, [*ARM, "task", "setting"], selection)
             tasks = best.groupby([*ARM, "task", "seed"])[accuracy].mean()
             arms = tasks.groupby([*ARM, "seed"]).mean().unstack(ARM)
-            changes = [arms.T.groupby(level=choice).mean().T for choice in ARM]
-            changes = [means[True] - means[False] for means in changes]
+            changes = [effect(arms, choice) for choice in ARM]
             changes += [arms[True, rotated] - arms[AUTHORS] for rotated in (True, False)]
-            lines.append([settings, told, *(mean_change(list(change)) for change in changes)])
+            lines.append([settings, told, *map(mean_change, changes)])
     return lines
 
 

@@ -47,7 +47,7 @@ def gains_lines(seeds: Mapping[str, pd.DataFrame], mixer: str) -> list[list[str]
     by_cell = pd.concat(gains, names=["optimizer"]).dropna().unstack("optimizer").groupby(["task", "setting"])
     lines = [["task", "setting", *gains]]
     for cell, own in sorted(by_cell, key=lambda one: place_rank(one[0])):
-        lines.append([*cell, *(common.mean_change(list(own[name].dropna()), usual=3) for name in gains)])
+        lines.append([*cell, *(common.mean_change(own[name].dropna(), usual=3) for name in gains)])
     return lines
 
 

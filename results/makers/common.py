@@ -60,13 +60,14 @@ def write_in_page(folder: Path, name: str, lines: Sequence[Sequence[str]], left:
     page.write_text(before + mark + aligned(lines, left) + "\n" + re.sub(r"\A(\|.*\n)*", "", after))
 
 
-def mean_change(changes: Sequence[float], form: str = "+.3f", usual: int = 0) -> str:
+def mean_change(changes: Iterable[float], form: str = "+.3f", usual: int = 0) -> str:
     """The mean ± half of Student's 95% interval, if several; how many, if that is not `usual`; nothing of none."""
-    if not changes:
+    own = list(changes)
+    if not own:
         return ""
-    spread = f" ± {half_width(changes):{form.lstrip('+')}}" if len(changes) > 1 else ""
-    count = f" ({len(changes)})" if usual and len(changes) != usual else ""
-    return f"{fmean(changes):{form}}{spread}{count}"
+    spread = f" ± {half_width(own):{form.lstrip('+')}}" if len(own) > 1 else ""
+    count = f" ({len(own)})" if usual and len(own) != usual else ""
+    return f"{fmean(own):{form}}{spread}{count}"
 
 
 def difference_of_means(one: Sequence[float], other: Sequence[float]) -> str:

@@ -47,24 +47,25 @@ def make(scratch: Path) -> None:
         for key, (name, rates, _) in OPTIMIZERS.items()
         if len(own := rows[rows["optimizer"] == key])
     }
+    accuracies = {name: own["accuracy"] for name, own in seeds.items()}
     folder = common.folder_of("map")
     (folder / "accuracy.md").write_text(common.recipe_table(seeds))
     lines = [["what helps?", "first", "second", *seeds, "Muon less AdamW"]]
     for question, pairs in QUESTIONS.items():
         for first, second in pairs:
-            found = [gains(own["accuracy"], first, second) for own in seeds.values()]
+            found = [gains(own, first, second) for own in accuracies.values()]
             if sides := [own for own, count in found if count]:
                 texts = [f"{common.mean_change(own)} ({count})" if count else "" for own, count in found]
                 told = common.difference_of_means(*sides) if len(sides) == 2 else ""
                 lines.append([question, first, second, *texts, told])
     common.write_in_page(folder, "questions", lines, 3)
-    (folder / "differences.md").write_text(differences_table({name: own["accuracy"] for name, own in seeds.items()}))
+    (folder / "differences.md").write_text(differences_table(accuracies))
     lines = [["optimizer", "cells and seeds below 0.98", "best at"]]
     for key, (name, rates, _) in OPTIMIZERS.items():
         own = rows[(rows["optimizer"] == key) & rows["lr"].isin(rates)]
         lines.append([name, *common.chosen_rates(own, [*common.CELL, "seed"], "clean")])
     common.write_in_page(folder, "rates", lines, 1)
-    save(map_figure({name: own["accuracy"] for name, own in seeds.items()}), folder / "map")
+    save(map_figure(accuracies), folder / "map")
 
 
 def map_rows() -> pd.DataFrame:
@@ -96,16 +97,16 @@ def differences_table(accuracies: Mapping[str, pd.Series]) -> str:
     return common.noted(lines, 2, DIFFERENCES_NOTE)
 
 
-def map_figure(seeds: Mapping[str, pd.Series]) -> Figure:
+def map_figure(accuracies: Mapping[str, pd.Series]) -> Figure:
     """As the paper draws it: weights in rows, probes in columns; mean and range over seeds on each setting."""
-    by_cell = pd.concat(seeds, names=["optimizer"]).groupby(["optimizer", "mixer", "task", "setting"])
+    by_cell = pd.concat(accuracies, names=["optimizer"]).groupby(["optimizer", "mixer", "task", "setting"])
     found = by_cell.agg(["min", "mean", "max"])
     cells = sorted({key[2:] for key in found.index}, key=place_rank, reverse=True)
     colours = {name: colour for name, _, colour in OPTIMIZERS.values()}
     with figure_style():
         sheet = Sheet(None, PLACES, narrowest=1.6, beside=1.0)
         for panel, mixer in zip(sheet.panels, PLACES, strict=True):
-            for number, name in enumerate(seeds):
+            for number, name in enumerate(accuracies):
                 for y, cell in enumerate(cells):
                     if (key := (name, mixer, *cell)) in found.index:
                         low, mean, high = found.loc[key]
@@ -121,7 +122,7 @@ def map_figure(seeds: Mapping[str, pd.Series]) -> Figure:
                 yticks=range(len(cells)),
                 yticklabels=[setting_title(*cell) for cell in cells],
             )
-        handles = [Line2D([], [], color=colours[name], marker="o", markersize=3, label=name) for name in seeds]
+        handles = [Line2D([], [], color=colours[name], marker="o", markersize=3, label=name) for name in accuracies]
         under = (
             "rows: softmax weights, uniform with intercept, uniform without; columns: probe zero, learned, solved;"
             " points and lines: mean and range over three seeds"

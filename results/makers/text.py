@@ -133,7 +133,7 @@ def differences_table(plain: pd.DataFrame) -> str:
     for more, less in [("parallax", "attn"), *product(("attn", "parallax"), MIXERS[2:]), *OF_FAMILY]:
         by_seed = (bits[more] - bits[less]).unstack("optimizer").reindex(columns=list(OPTIMIZERS))
         changes = [by_seed["muon"], by_seed["adamw"], by_seed["muon"] - by_seed["adamw"]]
-        texts = [mean_change(list(own.dropna()), "+.4f", usual=3) for own in changes]
+        texts = [mean_change(own.dropna(), "+.4f", usual=3) for own in changes]
         lines.append([f"{more} less {less}", *texts])
     return noted(lines, 1, DIFFERENCES_NOTE)
 
@@ -175,7 +175,7 @@ def schedules_table(plain: pd.DataFrame, scheduled: pd.DataFrame, metrics: pd.Da
     for optimizer, schedule in product(OPTIMIZERS, ["wsd", *sorted(set(runs["schedule"]) - {"wsd"})]):
         if (optimizer, schedule) in lead.index:
             own = lead.loc[optimizer, schedule]
-            lines.append([OPTIMIZERS[optimizer], schedule, *(mean_change(list(own[key]), "+.4f") for key in own)])
+            lines.append([OPTIMIZERS[optimizer], schedule, *(mean_change(own[key], "+.4f") for key in own)])
     return noted(lines, 2, SCHEDULES_NOTE)
 
 
@@ -189,8 +189,8 @@ def conversion_table(going_on: pd.DataFrame, rows: pd.DataFrame) -> str:
     lines = [["optimizer", "as attention", "as Parallax", "Parallax less attention"]]
     for optimizer, name in OPTIMIZERS.items():
         own = seeds[optimizer]
-        texts = [f"{mean_change(list(own[mixer]), '.4f')} ({rates[optimizer, mixer]:g})" for mixer in MIXERS[:2]]
-        lines.append([name, *texts, mean_change(list(own["parallax"] - own["attn"]), "+.4f")])
+        texts = [f"{mean_change(own[mixer], '.4f')} ({rates[optimizer, mixer]:g})" for mixer in MIXERS[:2]]
+        lines.append([name, *texts, mean_change(own["parallax"] - own["attn"], "+.4f")])
     return noted(lines, 1, CONVERSION_NOTE.format(start["lr"], start["seed"], start["official_bits_per_byte"]))
 
 

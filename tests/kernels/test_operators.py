@@ -124,7 +124,7 @@ WRONG = [
     (mesa, [*DELTA, zeros(16)], {}, "ridge has shape"),
     (mesa, [*DELTA, zeros(2, 16)], {"iterations": 0}, "iterations=0"),
     (selective_scan, without(SCAN, 1, zeros(2, 5, 2)), {}, "^delta has shape"),
-    (mamba_block, without(BLOCK, 0, zeros(2, 5, 5)), {}, r"pass xz \[batch, T, 6\]"),
+    (mamba_block, without(BLOCK, 0, zeros(2, 5, 5)), {}, r"xz has shape \(2, 5, 5\): pass \[batch, T, 6\]"),
     (mamba_block, without(BLOCK, 1, zeros(2, 4)), {}, r"conv_weight has shape \(2, 4\): pass \[3, taps\]"),
     (parallax_attention, without(QKV, 2, zeros(1, 4, 2, 8, dtype=torch.int32)), {}, "k.dtype=torch.int32"),
     (parallax_attention, without(QKV, 3, zeros(1, 4, 2, 8).to("meta")), {}, "v is on meta"),

@@ -33,9 +33,7 @@ class Embedded:
         return self.tokens.shape + self.table.shape[1:]
 
     def __getitem__(self, places) -> Self:
-        """Some of the positions. Indices are those of the tokens, which lack a tensor's last axis: so no `...`."""
-        if any(place is ... for place in (places if isinstance(places, tuple) else (places,))):
-            raise IndexError("an Embedded takes no `...`: index the axes of its tokens, or look it up first")
+        """Some of the positions, by indices of the tokens."""
         return replace(self, tokens=self.tokens[places])
 
     def look_up(self, *, backend: str = "auto") -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_traced, why_not_triton
 from mixerlab.kernels.fused.heads.operator import Split, norm
-from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, lists_of, split_sizes
+from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, lists_of, views
 from mixerlab.kernels.fused.linear import join_rows
 from mixerlab.kernels.fused.rms_norm.reference import wide_rms_norm
 
@@ -159,10 +159,9 @@ def _reference(
     eps: float,
     start: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    *columns, _ = packed.split(split_sizes(parts, packed.shape[-1]), dim=-1)
     remaining, results = iter(gains), []
-    for part, column in zip(parts, columns, strict=True):
-        x = y = column.unflatten(-1, (part.heads, part.width))
+    for part, x in zip(parts, views(packed, parts), strict=True):
+        y = x
         if part.form == Form.UNIT_NORM:
             y = unit_norm(x)
         if part.form.has_gain:

@@ -41,14 +41,10 @@ def columns_of(parts: Sequence[Part]) -> int:
     return sum(part.heads * part.width for part in parts)
 
 
-def split_sizes(parts: Sequence[Part], width: int) -> list[int]:
-    """The columns of each part, and then those that are left of `width`."""
-    return [*(part.heads * part.width for part in parts), width - columns_of(parts)]
-
-
 def views(packed: Tensor, parts: Sequence[Part]) -> list[Tensor]:
     """The columns of each part, `[B, T, heads, width]`."""
-    *columns, _ = packed.split(split_sizes(parts, packed.shape[-1]), dim=-1)
+    rest = packed.shape[-1] - columns_of(parts)
+    *columns, _ = packed.split([*(part.heads * part.width for part in parts), rest], dim=-1)
     return [x.unflatten(-1, part[:2]) for x, part in zip(columns, parts, strict=True)]
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixerlab.kernels.common.autocast import autocast_dtype
+from mixerlab.kernels.common.autocast import autocast
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
 
 
@@ -33,7 +33,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: st
         raise ValueError(
             f"weight has shape {tuple(weight.shape)} and x {tuple(x.shape)}: pass a weight [M, K] for x [..., K]"
         )
-    x, weight = x.to(autocast_dtype(x)), weight.to(autocast_dtype(weight))
+    x, weight = autocast(x, weight)
     if x.dtype != weight.dtype:
         raise ValueError(f"x is {x.dtype} and weight {weight.dtype}: cast both to one dtype, or use autocast")
     why = why_not_triton(x)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.autocast import autocast_dtype
+from mixerlab.kernels.common.autocast import autocast
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
 from mixerlab.kernels.fused.linear import linear
 from mixerlab.kernels.fused.swiglu import swiglu_packed
@@ -34,7 +34,7 @@ def swiglu_mlp(x: Tensor, gate_up: Tensor, down: Tensor, *, backend: str = "auto
             f"gate_up has shape {tuple(gate_up.shape)}, down {tuple(down.shape)} and x {tuple(x.shape)}: "
             "pass gate_up [2 H, D] and down [D, H] for x [..., D]"
         )
-    x, gate_up, down = x.to(autocast_dtype(x)), gate_up.to(autocast_dtype(gate_up)), down.to(autocast_dtype(down))
+    x, gate_up, down = autocast(x, gate_up, down)
     if not x.dtype == gate_up.dtype == down.dtype:
         raise ValueError(
             f"x is {x.dtype}, gate_up {gate_up.dtype} and down {down.dtype}: cast all to one dtype, or use autocast"

@@ -23,7 +23,9 @@ def join_columns(parts: Sequence[Tensor], dtype: torch.dtype = torch.float32, *,
     rows = {len(part) for part in parts}
     if len(rows) != 1:
         raise ValueError(f"the parts have shapes {[tuple(part.shape) for part in parts]}: pass [R, ...] with one R")
-    why = _why_not_triton(parts, dtype)
+    why = why_not_triton(*parts)
+    if dtype != torch.float32:
+        why = f"the kernel gives float32, not {dtype}"
     if resolve_backend(backend, parts[0].device, why) == "reference":
         return torch.cat([part.reshape(len(part), -1).to(dtype) for part in parts], dim=1)
     from mixerlab.kernels.optimizer.join_columns.triton_kernels import (
@@ -31,10 +33,3 @@ def join_columns(parts: Sequence[Tensor], dtype: torch.dtype = torch.float32, *,
     )
 
     return join_columns_triton(parts)
-
-
-def _why_not_triton(parts: Sequence[Tensor], dtype: torch.dtype) -> str:
-    """Why the Triton kernel does not take these; empty if it does."""
-    if dtype != torch.float32:
-        return f"the kernel gives float32, not {dtype}"
-    return why_not_triton(*parts)

@@ -7,6 +7,7 @@ t̄ = Σ p t (Parallax, equation `parallax_forward`). It reads K and V once, as 
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.parallax import parallax_backend
 from mixerlab.kernels.parallax.decode.reference import decode_reference
 
@@ -62,21 +63,18 @@ def _check(
     q: Tensor, rho: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor | None, window: int | None
 ) -> None:
     for name, x in {"q": q, "rho": rho, "k_cache": k_cache, "v_cache": v_cache}.items():
-        if x.ndim != 4 or 0 in x.shape:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}: pass a non-empty tensor of four axes")
         if x.dtype != q.dtype or x.device != q.device:
             raise TypeError(f"{name} is {x.dtype} on {x.device}, q is {q.dtype} on {q.device}: they must be equal")
-    if rho.shape != q.shape or v_cache.shape != k_cache.shape:
-        raise ValueError(
-            f"shapes q {tuple(q.shape)}, rho {tuple(rho.shape)}, k_cache {tuple(k_cache.shape)}, v_cache"
-            f" {tuple(v_cache.shape)}: q and rho must be equal, and the caches"
-        )
+    check_shapes(("q", q, ("B", "n", "Hq", "D")))
     batch, tokens, heads, head_dim = q.shape
-    if (k_cache.shape[0], k_cache.shape[3]) != (batch, head_dim) or heads % k_cache.shape[2]:
-        raise ValueError(
-            f"q has shape {tuple(q.shape)} and k_cache {tuple(k_cache.shape)}: they need the same batch size and head"
-            " dim, and q a multiple of the cache's heads"
-        )
+    check_shapes(
+        ("rho", rho, q.shape),
+        ("k_cache", k_cache, (batch, "S", "Hkv", head_dim)),
+        ("v_cache", v_cache, k_cache.shape),
+        fitting=f"q {tuple(q.shape)} and k_cache {tuple(k_cache.shape)}",
+    )
+    if heads % k_cache.shape[2]:
+        raise ValueError(f"q has {heads} heads, not a multiple of the {k_cache.shape[2]} heads of the cache")
     if tokens > MAX_TOKENS or tokens > k_cache.shape[1]:
         raise ValueError(f"q has {tokens} tokens: pass at most {MAX_TOKENS}, and no more than the cache holds")
     if lengths is not None and (lengths.shape != (batch,) or lengths.dtype != torch.int32):

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.autocast import autocast_dtype
+from mixerlab.kernels.common.autocast import autocast
 from mixerlab.kernels.common.device import shared_memory
+from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.fused.embedding import embedding
 from mixerlab.kernels.fused.heads import norm_heads, rotary_heads
 from mixerlab.kernels.fused.linear import join_rows, linear
@@ -70,10 +71,7 @@ def projected_parallax(
             f"weight has shape {tuple(weight.shape)} and heads={heads}: pass 4 heads D rows for q, k, v and rho"
         )
     head_dim = weight.shape[0] // (4 * heads)
-    if inverse_frequency.shape != (head_dim // 2,):
-        raise ValueError(
-            f"inverse_frequency has shape {tuple(inverse_frequency.shape)}: heads of {head_dim} need ({head_dim // 2},)"
-        )
+    check_shapes(("inverse_frequency", inverse_frequency, (head_dim // 2,)), fitting=f"heads of {head_dim}")
     if [tuple(gain.shape) for gain in gains] not in ([], [(head_dim,)] * 3):
         raise ValueError(
             f"gains have shapes {[tuple(gain.shape) for gain in gains]}: pass ({head_dim},) for each of q, k and rho"
@@ -90,7 +88,7 @@ def projected_parallax(
             return looked_up(rows[None], products[None], inverse_frequency[None], heads, rotate_rho)[0].flatten(0, 1)
         packed, of_q, of_k, of_rho = embedding(rows, products), None, None, None
     else:
-        x, weight = x.to(autocast_dtype(x)), weight.to(autocast_dtype(weight))
+        x, weight = autocast(x, weight)
         given = x.device, x.dtype, x.shape[1], head_dim, inverse_frequency, backend
         if is_one_operator(*given) and _fits_projection(x, weight, heads):
             from mixerlab.kernels.parallax.projected.operator import projected

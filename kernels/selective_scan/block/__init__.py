@@ -8,7 +8,8 @@ each slice to the whole tensor and add them up.
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.fused import linear
+from mixerlab.kernels.common.shapes import check_shapes
+from mixerlab.kernels.fused.linear import linear
 from mixerlab.kernels.selective_scan import selective_scan, selective_scan_backend
 from mixerlab.kernels.short_convolution import MAX_TAPS, short_convolution
 
@@ -46,14 +47,19 @@ def mamba_block(
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    _check_parameters(dt_proj, conv_weight=conv_weight, conv_bias=conv_bias, dt_bias=dt_bias, A_log=A_log, D=D)
+    # The kernels trust these shapes: if a parameter had too few channels, they would read the memory after it.
+    check_shapes(("dt_proj", dt_proj, ("channels", "rank")), ("A_log", A_log, ("channels", "N")))
     (channels, rank), n = dt_proj.shape, A_log.shape[1]
-    if xz.ndim != 3 or xz.shape[2] != 2 * channels or x_proj.shape != (rank + 2 * n, channels):
-        raise ValueError(
-            f"xz has shape {tuple(xz.shape)} and x_proj {tuple(x_proj.shape)}: pass xz [batch, T, {2 * channels}] and"
-            f" x_proj [{rank + 2 * n}, {channels}], to fit dt_proj {tuple(dt_proj.shape)} and A_log"
-            f" {tuple(A_log.shape)}"
-        )
+    check_shapes(
+        ("xz", xz, ("batch", "T", 2 * channels)),
+        ("conv_weight", conv_weight, (channels, "taps")),
+        ("conv_bias", conv_bias, (channels,)),
+        ("x_proj", x_proj, (rank + 2 * n, channels)),
+        ("dt_bias", dt_bias, (channels,)),
+        ("A_log", A_log, (channels, n)),
+        ("D", D, (channels,)),
+        fitting=f"dt_proj {tuple(dt_proj.shape)} and A_log {tuple(A_log.shape)}",
+    )
     x_proj, dt_proj = x_proj.to(xz.dtype), dt_proj.to(xz.dtype)
     scan_backend = selective_scan_backend(xz.device, xz.dtype, n, backend)
     if scan_backend == "triton" and conv_weight.shape[1] <= MAX_TAPS:
@@ -67,17 +73,3 @@ def mamba_block(
     dt, B, C = linear(u, x_proj).split((rank, n, n), dim=-1)
     A = -A_log.to(torch.promote_types(A_log.dtype, torch.float32)).exp()
     return selective_scan(u, linear(dt, dt_proj), dt_bias, A, B, C, D, z, backend=backend)
-
-
-def _check_parameters(dt_proj: Tensor, **others: Tensor) -> None:
-    """The kernels trust these shapes: if a parameter had too few channels, they would read the memory after it."""
-    if dt_proj.ndim != 2:
-        raise ValueError(f"dt_proj has shape {tuple(dt_proj.shape)}: pass [channels, rank]")
-    channels = dt_proj.shape[0]
-    wanted = {"conv_weight": f"[{channels}, taps]", "A_log": f"[{channels}, N]"}
-    for name, x in others.items():
-        if x.ndim != (2 if name in wanted else 1) or x.shape[0] != channels or 0 in x.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(x.shape)}: pass {wanted.get(name, f'[{channels}]')}, to fit dt_proj"
-                f" {tuple(dt_proj.shape)}"
-            )
