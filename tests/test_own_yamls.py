@@ -150,7 +150,6 @@ def test_a_class_that_the_yaml_does_not_fit(mine, name, parts, capsys):
 def test_an_argument_that_the_yaml_lacks_can_be_added_for_a_run_and_for_check(mine):
     options = mine("Defaults")
     assert run_py(*options, "mixer=mine", "+mixer.slope=0.5", *DRY).code == 0
-    assert check(["mine", "+mixer.slope=0.5", "model.d_model=16", *options]) == 0
     assert run_py(*options, "check", "mine", "+mixer.slope=0.5", "model.d_model=16").code == 0
 
 
