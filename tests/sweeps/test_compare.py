@@ -94,7 +94,7 @@ def test_the_last_epoch_at_one_rate_of_a_task(tmp_path):
     assert dict(at_rate_of_task(frame)) == found
 
 
-def test_the_command(results, published, tmp_path, capsys):
+def test_the_command(results, published, capsys):
     out = results / "compare"  # as `report`
     compare.main([str(results), str(results), "--labels", "a", "b", "--published", str(published)])
     assert {path.name for path in out.iterdir()} == {
