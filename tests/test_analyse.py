@@ -125,10 +125,6 @@ def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
     [
         ([("attn", ""), ("parallax", "a"), ("parallax", "b")], ["attn", "parallax, a", "parallax, b", "parallax, p"]),
         (
-            [(mixer, variant) for mixer in ("attn", "parallax") for variant in "ab"],
-            ["a", "b", "attn", "parallax", "parallax, p"],
-        ),
-        (
             [(mixer, variant) for mixer in ("attn", "parallax", "lla") for variant in "ab"],
             ["a", "b", "attn", "parallax", "parallax, lla, p", "lla"],
         ),
