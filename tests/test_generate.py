@@ -38,17 +38,6 @@ def test_it_scores_as_the_record_says(layers, tmp_path, capsys):
     assert "batches of test rows: 100%" in said.err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["fcr", "mem", "mqar", "ncr", "sc", "state_tracking"])
-def test_every_task_but_compression(task, tmp_path):
-    own = [override for override in TINY if not override.startswith(("task.vocab_size", "task.seq_len"))]
-    own += ["optimizer.lr=0.01", "trainer.epochs=1"]
-    record = mixerlab.run(*own, f"task={task}", "mixer=gdn", *KEPT, f"results_dir={tmp_path}")
-    folder = run_folder(tmp_path, record.run_id)
-    for row in record.rows:
-        assert generate(folder, row["replica"])["accuracy"] == row["official_accuracy"]
-
-
 def test_an_auto_encoder_is_refused(tmp_path):
     folder = trained(tmp_path, "task=cmp", "mixer=attn", "optimizer.lr=0.01")
     with pytest.raises(ValueError, match="task=cmp: an auto-encoder"):

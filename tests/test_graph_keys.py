@@ -90,10 +90,14 @@ class Directs(AdamW):
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("own", [Steps, Directs])
 @pytest.mark.parametrize(
-    "override",
-    ["schedule=cosine", "optimizer.weight_decay=0.5", "trainer.epochs=3", "task.setting=num_train_examples-6400"],
+    ("own", "override"),
+    [
+        (Steps, "schedule=cosine"),
+        (Steps, "optimizer.weight_decay=0.5"),
+        (Directs, "trainer.epochs=3"),
+        (Directs, "task.setting=num_train_examples-6400"),
+    ],
 )
 def test_of_a_step_or_direction_that_is_not_ours_nothing_is_known_to_be_in_tensors(own, override):
     options = ("optimizer=adamw", f"optimizer._target_={__name__}.{own.__name__}")

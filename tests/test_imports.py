@@ -33,7 +33,6 @@ FLOORS = {
 SHARED_BY_MIXERS = {
     f"mixerlab.mixers.{name}" for name in ("base", "cache", "projected", "rotary", "convolution", "gates")
 }
-MOST_MODULES = {floor: 14 for floor in FLOORS if floor not in ("kernels", "mixers", "benchmarks")} | {"training": 16}
 FOLDERS = {"analysis": "mixerlab/analysis", "config": "mixerlab/config", "checks": "mixerlab/checks", "": "mixerlab"}
 
 
@@ -93,19 +92,12 @@ def test_imports_go_down_only(floor):
     assert not {path: names for path, names in broken.items() if names}
 
 
-@pytest.mark.parametrize("floor", MOST_MODULES)
-def test_a_folder_can_be_looked_over(floor):
-    folders = {path.parent for path in sources(floor)}
-    for folder in folders:
-        assert len([path for path in folder.glob("*.py") if path.stem != "__init__"]) <= MOST_MODULES[floor], folder
-
-
 def run_python(code):
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("floors", [("tasks", "records", "sweeps.tables", "sweeps.figures", "sweeps.report")])
-def test_data_and_tables_work_without_torch(floors):
+def test_data_and_tables_work_without_torch():
+    floors = ("tasks", "records", "sweeps.tables", "sweeps.figures", "sweeps.report")
     modules = ", ".join(name_of(path) for floor in floors for path in sources(floor))
     done = run_python(f"import sys; sys.modules['torch'] = None\nimport {modules}")
     assert done.returncode == 0, done.stderr

@@ -5,12 +5,14 @@ import io
 import os
 import shutil
 import socket
+import sys
 
 import pytest
 import torch
 from command_line import ATTN, records, result_of, run_py, stop_at_first_checkpoint
 
 import mixerlab
+from mixerlab.mixers.attn import Attention
 from mixerlab.records.claims import claim
 from mixerlab.records.files import run_folder
 from mixerlab.records.schema import Record
@@ -119,28 +121,22 @@ def test_a_diverged_learning_rate_stands_in_the_record_beside_the_others(tmp_pat
     assert wild["status"] == "diverged" and "not finite" in wild["error"]
 
 
-BROKEN = """
-import sys
-from mixerlab.mixers.attn import Attention
-
 class Broken(Attention):
     def forward(self, x):
-        {what}
-"""
+        raise KeyError("gone")
 
 
-@pytest.mark.parametrize(
-    ("what", "error"),
-    [("raise KeyError('gone')", "KeyError: 'gone'"), ("sys.exit(3)", "SystemExit: 3")],
-    ids=["error", "exit"],
-)
-def test_a_failed_run_is_recorded_with_its_error(tmp_path, monkeypatch, what, error):
-    module = f"broken_{'exit' if 'exit' in what else 'error'}"
-    (tmp_path / f"{module}.py").write_text(BROKEN.format(what=what))
-    monkeypatch.syspath_prepend(tmp_path)
+class Exits(Attention):
+    def forward(self, x):
+        sys.exit(3)
+
+
+@pytest.mark.parametrize(("mixer", "error"), [(Broken, "KeyError: 'gone'"), (Exits, "SystemExit: 3")])
+def test_a_failed_run_is_recorded_with_its_error(tmp_path, mixer, error):
     results = tmp_path / "results"
-    outcome = run_py(*ATTN, f"results_dir={results}", f"mixer._target_={module}.Broken")
-    error += f", in Broken.forward ({tmp_path / module}.py:7)"
+    outcome = run_py(*ATTN, f"results_dir={results}", f"mixer._target_={__name__}.{mixer.__name__}")
+    line = mixer.forward.__code__.co_firstlineno + 1
+    error += f", in {mixer.__name__}.forward ({__file__}:{line})"
     ((run_id, record),) = records(results).items()
     told = f"error: {error}; its traceback: {run_folder(results, run_id) / 'error.txt'}"
     assert outcome.code == 1 and outcome.err.splitlines()[-1] == told and "Traceback" not in outcome.err

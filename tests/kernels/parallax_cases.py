@@ -1,9 +1,10 @@
 """What the Parallax tests share: fresh inputs, and the errors of a backend against float64."""
 
 import secrets
+from functools import partial
 
+import fused_cases
 import torch
-from fused_cases import Recorded
 from torch import Tensor
 
 from mixerlab.kernels.parallax import parallax_attention
@@ -23,10 +24,7 @@ def draw(length, head_dim, *, heads=2, kv_heads=2, batch=2, dtype=torch.float32,
 
 def run(function, tensors, **options) -> list[Tensor]:
     """The output and the four gradients."""
-    *inputs, d_o = tensors
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    o = function(*leaves, **options)
-    return [o.detach(), *torch.autograd.grad(o, leaves, d_o)]
+    return fused_cases.run(partial(function, **options), tensors[:-1], tensors[-1:])
 
 
 def exact(tensors, *, scale=None, window=None) -> list[Tensor]:
@@ -37,7 +35,7 @@ def exact(tensors, *, scale=None, window=None) -> list[Tensor]:
 
 def operators_of(function) -> set[str]:
     """The names of our operators that `function()` runs."""
-    with Recorded() as recorded:
+    with fused_cases.Recorded() as recorded:
         function()
     return {operator.overloadpacket._qualified_op_name for operator, _ in recorded.calls}
 

@@ -60,10 +60,9 @@ def test_of_extreme_logits(device, backend):
     assert grad.isfinite().all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_under_vmap(device, backend):
+def test_under_vmap(device):
     logits, targets = scored_logits((3, 2, 7), 11, device)
-    check_replicas(lambda *a: mean_loss(*a, backend=backend), [logits, targets])
+    check_replicas(lambda *a: mean_loss(*a, backend="triton"), [logits, targets])
 
 
 @pytest.mark.gpu

@@ -66,12 +66,11 @@ def test_add_rms_norm_of_two_dtypes(device, backend):
     check(actual, run(plain_add_norm, double(inputs)), BFLOAT16)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_norms_under_vmap(device, backend):
+def test_norms_under_vmap(device):
     inputs = draw((3, 2, 9, 16), (3, 2, 9, 16), (3, 16), device=device)
-    check_replicas(lambda x, y, w: add_rms_norm(x, y, w, EPS, backend=backend), inputs)
-    check_replicas(lambda x, w: rms_norm(x[:, ::2], w, EPS, backend=backend), [inputs[0], inputs[2]])
-    check_replicas(lambda x, w: add_rms_norm(x[:, ::2], None, w, EPS, backend=backend), [inputs[0], inputs[2]])
+    check_replicas(lambda x, y, w: add_rms_norm(x, y, w, EPS, backend="triton"), inputs)
+    check_replicas(lambda x, w: rms_norm(x[:, ::2], w, EPS, backend="triton"), [inputs[0], inputs[2]])
+    check_replicas(lambda x, w: add_rms_norm(x[:, ::2], None, w, EPS, backend="triton"), [inputs[0], inputs[2]])
 
 
 def plain_swiglu(gate, up):
@@ -91,11 +90,10 @@ def test_swiglu(device, shape, backend):
     check_close(lambda x: swiglu_packed(x, backend=backend), plain_swiglu_packed, packed)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_swiglu_of_strided_tensors_under_vmap(device, backend):
+def test_swiglu_of_strided_tensors_under_vmap(device):
     inputs = draw((3, 5, 7, 10), (3, 5, 7, 5), device=device)
-    check_replicas(lambda x, up: swiglu(x[..., ::2], up, backend=backend), inputs)
-    check_replicas(lambda x: swiglu_packed(x[:, 1:, :6], backend=backend), inputs[:1])
+    check_replicas(lambda x, up: swiglu(x[..., ::2], up, backend="triton"), inputs)
+    check_replicas(lambda x: swiglu_packed(x[:, 1:, :6], backend="triton"), inputs[:1])
 
 
 def plain_gated_norm(x, gate, weight, silu=True):
@@ -112,11 +110,10 @@ def test_gated_rms_norm(device, shape, silu, backend):
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_gated_rms_norm_of_strided_tensors_under_vmap(device, backend):
+def test_gated_rms_norm_of_strided_tensors_under_vmap(device):
     """The gate is a part of a wider projection; each replica has its own weight."""
     inputs = draw((3, 2, 7, 2, 8), (3, 2, 7, 30), (3, 8), device=device)
-    check_replicas(lambda x, packed, w: gated_rms_norm(x, packed[..., 10:26], w, EPS, backend=backend), inputs)
+    check_replicas(lambda x, packed, w: gated_rms_norm(x, packed[..., 10:26], w, EPS, backend="triton"), inputs)
 
 
 # (groups of) rows, vocabulary, width. A tile of the backward is 64 rows by 64 tokens by 128 columns; with more than 256
@@ -132,9 +129,8 @@ def test_embedding(device, rows, vocabulary, width, backend):
     check_close(lambda *a: embedding(*a, backend=backend), lambda tokens, weight: weight[tokens], inputs)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("most", [256, 4])
-def test_embedding_under_vmap(device, backend, most, monkeypatch):
+def test_embedding_under_vmap(device, most, monkeypatch):
     """Weights are columns of one tensor of all parameters, at a place that no vector load can use."""
     from mixerlab.kernels.fused.embedding import operator
 
@@ -143,7 +139,7 @@ def test_embedding_under_vmap(device, backend, most, monkeypatch):
     parameters = draw((3, 61), device=device)
 
     def of_table(tokens, parameters):
-        return embedding(tokens, parameters[1:31].unflatten(0, (6, 5)), backend=backend)
+        return embedding(tokens, parameters[1:31].unflatten(0, (6, 5)), backend="triton")
 
     check_replicas(of_table, [tokens, *parameters])
 

@@ -160,15 +160,14 @@ def test_a_unit_norm_of_zeros_is_zero(device):
     assert not norm.any() and grad.isfinite().all()
 
 
-@each_backend
 @each_list
-def test_under_vmap(device, parts, backend):
+def test_under_vmap(device, parts):
     """Each replica has its own gains, at places of its row of all parameters."""
     frequency = frequencies(WIDTH, device)
 
     def of_replica(packed, parameters):
         gains = [parameters[start : start + WIDTH] for start in (23, 3, 43)][: len(gains_of(parts))]
-        return split_heads(packed[:, ::2], parts, frequency, gains, EPS, backend=backend)
+        return split_heads(packed[:, ::2], parts, frequency, gains, EPS, backend="triton")
 
     inputs = draw((2, 2, 9, columns_of(parts) + PADDING), (2, 61), device=device)
     check_replicas(

@@ -57,14 +57,13 @@ def test_programs_that_take_several_steps(device, monkeypatch):
         check_close(lambda *a: norm_linear(*a, EPS, backend="triton"), plain, given)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_norm_linear_under_vmap(device, backend):
+def test_norm_linear_under_vmap(device):
     """Weights are columns of one tensor of all parameters, at a place that no vector load can use; rows are strided."""
     tensors = draw((3, 2, 9, 16), (3, 2, 9, 8), (3, 80), device=device)
 
     def of_parameters(x, y, parameters):
         gain, weight, bias = parameters[1:9], parameters[9:49].unflatten(0, (5, 8)), parameters[51:56]
-        return norm_linear(x[..., ::2], y, gain, weight, bias, EPS, backend=backend)
+        return norm_linear(x[..., ::2], y, gain, weight, bias, EPS, backend="triton")
 
     check_replicas(of_parameters, tensors)
     check_replicas(lambda x, parameters: of_parameters(x, None, parameters), [tensors[0], tensors[2]])

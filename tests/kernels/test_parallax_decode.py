@@ -1,5 +1,6 @@
 """Decoding over a cache: against float64 from the formula, and against the whole sequence at once."""
 
+import fused_cases
 import pytest
 import torch
 
@@ -9,10 +10,9 @@ from mixerlab.kernels.parallax.decode import parallax_decode
 gpu = pytest.mark.gpu
 
 
-def draw(batch, tokens, heads, kv_heads, cache_len, head_dim, device="cpu", dtype=torch.float32, seed=0):
-    rng = torch.Generator().manual_seed(seed)
+def draw(batch, tokens, heads, kv_heads, cache_len, head_dim, device="cpu", dtype=torch.float32):
     shapes = [(batch, tokens, heads, head_dim)] * 2 + [(batch, cache_len, kv_heads, head_dim)] * 2
-    return [torch.randn(shape, generator=rng, dtype=torch.float64).to(device, dtype) for shape in shapes]
+    return fused_cases.draw(*shapes, device=device, dtype=dtype)
 
 
 def exact(tensors, **options):

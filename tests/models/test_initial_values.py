@@ -1,7 +1,5 @@
 """What a model starts with, which initial values of a mixer it draws anew, and that it says so."""
 
-import sys
-
 import pytest
 import torch
 from command_line import TINY
@@ -11,6 +9,7 @@ from torch import nn
 import mixerlab
 from mixerlab.checks import command as check
 from mixerlab.config.building import Parts
+from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import keep_initial_values
 from mixerlab.models.initial_values import overwritten
 
@@ -24,18 +23,17 @@ def built(*overrides):
     return mixerlab.build_model(*overrides)
 
 
+class Zeroed(Attention):
+    """Starts its output projection at zero."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.o_proj.weight.data.zero_()
+
+
 @pytest.fixture
-def config_dir(own, tmp_path, monkeypatch):
-    """A folder of yamls with a mixer that starts its output projection at zero."""
-    monkeypatch.delitem(sys.modules, "zeroed", raising=False)  # of another test
-    (tmp_path / "zeroed.py").write_text(
-        "from mixerlab.mixers.attn import Attention\n\n\n"
-        "class Zeroed(Attention):\n"
-        "    def __init__(self, d_model):\n"
-        "        super().__init__(d_model)\n"
-        "        self.o_proj.weight.data.zero_()\n"
-    )
-    return own("mixer/zeroed", "name: zeroed\n_target_: zeroed.Zeroed\n")[1]
+def config_dir(own):
+    return own("mixer/zeroed", f"name: zeroed\n_target_: {__name__}.Zeroed\n")[1]
 
 
 def started(start, parameter="weight"):

@@ -1,13 +1,12 @@
-"""The two models of the benchmark: tied weights, the decoder, positions, and token by token."""
+"""The two models of the benchmark: tied weights, the decoder, scored positions."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from every_mixer import MIXERS, mixer_of
 from torch import nn
 
 from mixerlab.mixers.attn import Attention
-from mixerlab.models.auto_encoder import AutoEncoder, position_table
+from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ResidualStream
 from mixerlab.training.population import Population, seeded
@@ -62,26 +61,3 @@ def test_logits_of_scored_positions_are_those_of_all_positions():
     model = auto_encoder().double()
     tokens = torch.randint(VOCAB, (2, LENGTH))
     torch.testing.assert_close(model(tokens, slice(5, 9)), model(tokens)[:, 5:9])
-
-
-def test_the_position_table():
-    table = position_table(50, WIDTH)
-    assert table.shape == (50, WIDTH)
-    j = torch.arange(64)
-    angles = torch.arange(50)[:, None] * 10_000.0 ** (-j / 63)
-    torch.testing.assert_close(table[:, :64], angles.sin())
-    torch.testing.assert_close(table[:, 64:], angles.cos())
-
-
-def test_a_model_of_all_mixers_continues_from_its_state():
-    names = iter(MIXERS)
-    model = LanguageModel(VOCAB, 32, len(MIXERS), lambda: mixer_of(next(names), 32)).eval()
-    tokens = torch.randint(VOCAB, (2, 21))
-    expected = model(tokens).detach()
-    states = model.init_state(2, 21)
-    logits, states = model.prefill(tokens[:, :13], states)
-    steps = [logits]
-    for token in tokens[:, 13:].split(1, dim=1):
-        logits, states = model.prefill(token, states)
-        steps.append(logits)
-    torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=1e-5, atol=1e-5)

@@ -5,9 +5,6 @@ import pytest
 
 from mixerlab.sweeps.figures.curves import run_curves
 from mixerlab.sweeps.figures.sheet import save
-from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import collect
-from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import setting_table
 from mixerlab.sweeps.tables.writers import to_latex, to_markdown
 
@@ -22,7 +19,7 @@ MARKDOWN = r"\\input{/etc/passwd} $x$ & # % \_a\_ b_c \~ ^ \| \*d\* \`e\` \<f\> 
 )
 def test_a_table_shows_a_name_as_it_is(tmp_path, write, shown, between):
     fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer=NAME, task=NAME, setting=NAME)  # our own runs refuse some of it
-    text = " ".join(write(setting_table(best_per_cell(spread_out(collect(tmp_path))))).split())
+    text = " ".join(write(setting_table(fakes.cells_of(tmp_path))).split())
     assert between.join([shown, shown, "0.800"]) in text and f"setting{between}{shown} " in text
 
 

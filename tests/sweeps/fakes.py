@@ -12,6 +12,9 @@ import pandas as pd
 from mixerlab.records.files import read_config, run_folder, write_config, write_metrics, write_record
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import ACCURACY, Record, Score, labels_of_replicas, result_columns
+from mixerlab.sweeps.tables.cells import best_per_cell
+from mixerlab.sweeps.tables.collect import collect
+from mixerlab.sweeps.tables.swept import spread_out
 
 GRID = (5e-4, 1e-3, 5e-3)
 BASELINES = {
@@ -130,6 +133,15 @@ def _renamed(row: dict, score: Score) -> dict:
 def by_run_id(*configs: dict) -> dict[str, dict]:
     """As a sweep notes its runs."""
     return {run_id(config): config for config in configs}
+
+
+def frame_of(results: Path, by: Sequence[str] | None = None) -> pd.DataFrame:
+    """The rows of this folder, with the keys in columns and settings that were swept."""
+    return spread_out(collect(results), by)
+
+
+def cells_of(results: Path, by: Sequence[str] | None = None) -> pd.DataFrame:
+    return best_per_cell(frame_of(results, by))
 
 
 def configs_in(results: Path) -> dict[str, dict]:

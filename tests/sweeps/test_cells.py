@@ -21,7 +21,7 @@ LOW, HIGH = (1e-3, 5e-3), 1e-2
 
 
 def only_cell(results, selection="official"):
-    (cell,) = best_per_cell(spread_out(collect(results), by=[]), selection).itertuples()
+    (cell,) = best_per_cell(fakes.frame_of(results, by=[]), selection).itertuples()
     return cell
 
 
@@ -46,7 +46,7 @@ def test_of_a_replica_in_several_populations_the_newest_counts(tmp_path, newest)
         fakes.add_run(tmp_path, scores, lr=lr, provenance=told)
     fakes.add_run(tmp_path, ["failed"], lr=LOW[0], provenance={"started_at": "2026-01-03T12:00:00+00:00"})
     assert only_cell(tmp_path).mean == (0.9, 0.3)[newest]
-    assert list(at_rate_of_task(spread_out(collect(tmp_path)))) == [(0.9, 0.3)[newest]]
+    assert list(at_rate_of_task(fakes.frame_of(tmp_path))) == [(0.9, 0.3)[newest]]
     fakes.add_run(tmp_path, ["diverged"], lr=1e-3, provenance={"started_at": "2026-01-04T12:00:00+00:00"})
     assert only_cell(tmp_path).mean == (0.8, 0.2)[newest]
 
@@ -109,7 +109,7 @@ def test_seeds_share_one_learning_rate_and_may_be_of_separate_runs(tmp_path):
     cell = only_cell(tmp_path)
     assert (cell.lr, cell.n, cell.mean, cell.configs) == (1e-3, 2, pytest.approx(0.75), 1)
     assert cell.entry.by_seed == {3: 0.7, 4: 0.8} and cell.replicas == [(identity, 1) for identity in identities]
-    entry = setting_table(best_per_cell(spread_out(collect(tmp_path)))).entries[0]
+    entry = setting_table(fakes.cells_of(tmp_path)).entries[0]
     assert entry.spread == pytest.approx(0.05 * math.sqrt(2))
 
 

@@ -100,7 +100,7 @@ def test_two_classes_under_one_name_are_not_taken_for_each_other(tmp_path):
     assert frame["config"].nunique() == 3 and best_per_cell(spread_out(frame, by=[]))["configs"].tolist() == [1, 2]
     assert not notes(tmp_path)  # not that its code has changed
     add_class(tmp_path, "mixers.own3.Own", task="mem")
-    columns = columns_in_order(spread_out(collect(tmp_path))["column"])
+    columns = columns_in_order(fakes.frame_of(tmp_path)["column"])
     assert [column.mixer for column in columns] == ["attn", "own", "own", "own"]
 
 
@@ -120,13 +120,13 @@ def test_the_training_curves_of_runs(tmp_path):
 
 def test_what_runs_took(tmp_path):
     fakes.add_run(tmp_path, [0.5, 0.6, 0.7])
-    assert cost_markdown(spread_out(collect(tmp_path))) is None
+    assert cost_markdown(fakes.frame_of(tmp_path)) is None
     for seed, seconds in ((1, 60.0), (2, 120.0)):
         told = {"training_s": seconds, "tokens_per_s": 1e5 / seed, "peak_memory_mb": 2345.6, "device": "H100"}
         fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer="gdn", seed=seed, provenance=told)
     fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer="attn", task="ncr", provenance=told)
     fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer="mamba", provenance=told)
-    *_, first, second, third = cost_markdown(spread_out(collect(tmp_path))).splitlines()
+    *_, first, second, third = cost_markdown(fakes.frame_of(tmp_path)).splitlines()
     cells = [cell.strip() for cell in first.split("|")[1:-1]]
     assert cells == ["icr", "baseline", "gdn", "H100", "3", "407,184", "90 s", "75,000", "2,346 MB"]
     assert second.startswith("| icr  | baseline | mamba") and third.startswith("| ncr  | baseline | attn")
@@ -159,7 +159,7 @@ def test_grids_of_other_sizes_are_told_of_one_mixers_options(tmp_path):
 def test_a_rate_at_which_a_mixer_diverged_was_tried(tmp_path):
     for mixer, score in (("attn", 0.5), ("gdn", "diverged")):
         fakes.add_run(tmp_path, [score, 0.6, 0.5], mixer=mixer)
-    assert notes_of(spread_out(collect(tmp_path))) == []
+    assert notes_of(fakes.frame_of(tmp_path)) == []
 
 
 @pytest.mark.parametrize(("key", "value", "shown"), [("num_test_examples", 64, "64"), ("data_sha256", "a1" * 32, "a1")])
@@ -167,7 +167,7 @@ def test_other_data_are_other_rows(tmp_path, key, value, shown):
     """Also where a mixer has what the task's yaml leaves open."""
     for mixer, own in (("attn", value), ("gdn", None)):
         fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, changed={f"task.{key}": own})
-    frame = spread_out(collect(tmp_path))
+    frame = fakes.frame_of(tmp_path)
     settings = frame.groupby("mixer")["setting"].first()
     assert f"={shown}" in settings["attn"] and shown not in settings["gdn"]
 

@@ -10,10 +10,8 @@ from mixerlab.api import compose
 from mixerlab.config.settings import settings_of
 from mixerlab.sweeps.report import compare
 from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.published import Name, at_rate_of_task, distance, ours, read_published, scores_by_seed
-from mixerlab.sweeps.tables.swept import spread_out
 
 SETTINGS = ("baseline", "vocab_size-512", "vocab_size-1024", "vocab_size-2048", "vocab_size-4096", "vocab_size-8192")
 MEM = {"task": "mem", "setting": "baseline"}
@@ -48,14 +46,10 @@ def published(tmp_path):
     return path
 
 
-def frame_of(folder):
-    return spread_out(collect(folder))
-
-
 def test_settings_of_ones_own_are_no_part_of_a_mean(published, tmp_path):
     for number, setting in enumerate((*SETTINGS[:-1], "vocab_size-300")):
         fakes.add_run(tmp_path / "own", [0.5 + 0.1 * number], lr=[1e-3], task="mem", setting=setting)
-    entry = ours(frame_of(tmp_path / "own"), read_published(published).values())[Name("mem")][ATTN]
+    entry = ours(fakes.frame_of(tmp_path / "own"), read_published(published).values())[Name("mem")][ATTN]
     assert (entry.done, entry.whole, entry.mean) == (5, False, pytest.approx(0.7))
 
 
@@ -75,7 +69,7 @@ def test_each_seed_has_its_own_best_rate(tmp_path):
     fakes.add_run(tmp_path, [1.0, 0.1, 0.2, 0.9], lr=rates, seed=[0, 1], **MEM)
     fakes.add_run(tmp_path, [0.3], lr=[1e-3], seed=2, **MEM)  # 5e-3 has not been run
     fakes.add_run(tmp_path, ["diverged", 0.5, "diverged", "diverged"], lr=rates, seed=[3, 4], **MEM)
-    frame, place = frame_of(tmp_path), (ATTN, "mem", "baseline")
+    frame, place = fakes.frame_of(tmp_path), (ATTN, "mem", "baseline")
     by_seed = {(*place, seed): score for seed, score in ((0, 1.0), (1, 0.9), (3, 0.5), (4, 0.0))}
     assert dict(scores_by_seed(frame)) == dict(scores_by_seed(frame, rates=rates)) == by_seed
     assert scores_by_seed(frame, rates=[*rates, 5e-4]).empty, "a rate is lacking"
@@ -84,7 +78,7 @@ def test_each_seed_has_its_own_best_rate(tmp_path):
 
 def test_of_equal_rates_a_seed_takes_the_one_that_a_cell_takes(tmp_path):
     fakes.add_run(tmp_path, [0.7, 0.8, 0.9], lr=[1e-3, 5e-3, 1e-2], **MEM)
-    frame = frame_of(tmp_path).assign(clean_val_accuracy=0.5, clean_accuracy=[0.7, 0.8, 0.9])
+    frame = fakes.frame_of(tmp_path).assign(clean_val_accuracy=0.5, clean_accuracy=[0.7, 0.8, 0.9])
     assert list(scores_by_seed(frame, "clean")) == list(best_per_cell(frame, "clean")["mean"]) == [0.8]
 
 
@@ -93,14 +87,14 @@ def test_the_last_epoch_at_one_rate_of_a_task(tmp_path):
     fakes.add_run(tmp_path, [0.9, 0.2, "diverged", 0.1], lr=[1e-3, 5e-3], seed=[0, 1], **MEM)
     fakes.add_run(tmp_path, [0.2, 0.4], lr=[1e-3, 5e-3], mixer="gdn", **MEM)
     fakes.add_run(tmp_path, [1.0], lr=[1e-2], mixer="gdn", **MEM)
-    frame = frame_of(tmp_path)
+    frame = fakes.frame_of(tmp_path)
     frame["test_accuracy"] = frame["official_accuracy"]
     frame.loc[(frame["mixer"] == "gdn") & (frame["lr"] == 1e-3), "test_accuracy"] = 0.15
     found = {(ATTN, "mem", "baseline", 0): 0.9, (ATTN, "mem", "baseline", 1): 0.0, (GDN, "mem", "baseline", 0): 0.15}
     assert dict(at_rate_of_task(frame)) == found
 
 
-def test_the_command(results, published, tmp_path, capsys):
+def test_the_command(results, published, capsys):
     out = results / "compare"  # as `report`
     compare.main([str(results), str(results), "--labels", "a", "b", "--published", str(published)])
     assert {path.name for path in out.iterdir()} == {

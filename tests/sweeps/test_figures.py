@@ -16,15 +16,13 @@ from mixerlab.sweeps.figures.sheet import PANEL_TITLE, Sheet, caption_of, text_w
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.swept import learning_rates, score_by_key, score_by_size
 from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.swept import spread_out
 
 ATTN, GDN = Column("attn"), Column("gdn")
 
 
 def scores_of(results, width=None):
-    frame = spread_out(collect(results))
+    frame = fakes.frame_of(results)
     return Scores(frame, best_per_cell(frame, "official"), "official", width)
 
 

@@ -33,7 +33,7 @@ def results(tmp_path_factory):
 
 
 def test_a_table_for_each_score_with_a_mean_of_its_own(results, tmp_path):
-    frame = spread_out(collect(results))
+    frame = fakes.frame_of(results)
     cells = best_per_cell(frame)
     tables, _ = tables_of(frame, cells)
     assert list(tables) == ["accuracy", "bits_per_byte", "settings"] and list(tables["accuracy"].rows) == [("icr",)]
@@ -55,7 +55,7 @@ def test_notes_on_means_stand_where_the_means_do(tmp_path):
         fakes.add_run(tmp_path, [0.3, 0.9, 0.5], setting=f"seq_len={length}", seq_len=length)
     for setting, length in (("seq_len=32", None), ("seq_len=32,test_seq_len=64", 64)):
         fakes.add_run(tmp_path, TEXT["attn"][0], task="prose", setting=setting, test_seq_len=length, score=BITS)
-    frame = spread_out(collect(tmp_path))
+    frame = fakes.frame_of(tmp_path)
     tables, _ = tables_of(frame, best_per_cell(frame))
     said = {
         name: ["the mean of 2" in to_markdown(table), "at another length" in to_markdown(table)]
@@ -65,7 +65,7 @@ def test_notes_on_means_stand_where_the_means_do(tmp_path):
 
 
 def test_each_score_has_figures_of_its_own(results, monkeypatch):
-    frame = spread_out(collect(results))
+    frame = fakes.frame_of(results)
     cells = best_per_cell(frame)
     for name in ("by_task", "heat_map", "difficulty", "learning_rates", "score_by_size", "training_curves"):
         monkeypatch.setattr(report_figures, name, lambda scores, *more: scores)
@@ -78,7 +78,7 @@ def test_each_score_has_figures_of_its_own(results, monkeypatch):
 def test_a_column_stands_where_it_has_runs(tmp_path):
     fakes.add_run(tmp_path, TEXT["attn"][0], mixer="attn", task="prose", score=BITS)
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5], mixer="gdn")
-    frame = spread_out(collect(tmp_path))
+    frame = fakes.frame_of(tmp_path)
     tables, benchmark = tables_of(frame, cells := best_per_cell(frame))
     shown = {name: [column.mixer for column in table.columns] for name, table in tables.items()}
     assert shown == {"accuracy": ["gdn"], "bits_per_byte": ["attn"], "settings": ["attn", "gdn"]}
@@ -101,7 +101,7 @@ def test_a_figure_of_bits_has_an_axis_of_their_size_and_less_is_brighter(results
 def test_a_task_that_has_got_another_score_since(tmp_path):
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5], task="prose")
     fakes.add_run(tmp_path, TEXT["attn"][0], task="prose", mixer="gdn", score=BITS)
-    frame = spread_out(collect(tmp_path))
+    frame = fakes.frame_of(tmp_path)
     tables, _ = tables_of(frame, best_per_cell(frame))
     names = [name[1] for name in tables["settings"].rows]
     assert names == ["baseline, score=accuracy", "baseline, score=bits_per_byte"]

@@ -4,11 +4,10 @@ import fakes
 import pytest
 
 from mixerlab.records.schema import ACCURACY, Score
-from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
 from mixerlab.sweeps.tables.notes import notes_of
-from mixerlab.sweeps.tables.swept import only_where, spread_out, swept_keys
+from mixerlab.sweeps.tables.swept import only_where, swept_keys
 from mixerlab.sweeps.tables.tables import setting_table, task_table
 
 
@@ -18,13 +17,13 @@ def add(results, score=0.7, changed=None, **given):
 
 def heads(results, by=None):
     """The columns of a table, in its order."""
-    columns = columns_in_order(spread_out(collect(results), by)["column"].dropna())
+    columns = columns_in_order(fakes.frame_of(results, by)["column"].dropna())
     return list(labels(columns).values())
 
 
 def rows(results, by=None):
     """Accuracies by setting, then by column."""
-    cells = best_per_cell(spread_out(collect(results), by))
+    cells = fakes.cells_of(results, by)
     names = labels(cells["column"])
     return {(cell.setting, names[cell.column]): cell.mean for cell in cells.itertuples() if cell.n}
 
@@ -42,7 +41,7 @@ def widths(tmp_path):
 def test_a_swept_key_is_a_column_for_each_value_of_every_mixer(widths):
     expected = [f"{mixer}, d_model={width}" for mixer in ("attn", "gdn") for width in (64, 128, 256)]
     assert heads(widths) == expected and swept_keys(collect(widths)) == ["model.d_model"]
-    table = task_table(best_per_cell(spread_out(collect(widths))))
+    table = task_table(fakes.cells_of(widths))
     column = Column("gdn", (("model.d_model", "64"),))
     assert column in table.columns and table.rows["icr",][column].mean == 0.16
     assert table.rows["mem",][column].status == "missing"
@@ -69,7 +68,7 @@ def test_an_optimizer_inside_another_is_told_by_its_class(tmp_path):
         add(tmp_path, changed=changed, provenance={"code_version": {"training": name}})
     expected = ["attn, all=package.Lion", *(f"attn, all=package.NAdam, decay={decay}" for decay in (0.1, 0.2))]
     assert heads(tmp_path) == expected
-    assert not [note for note in notes_of(spread_out(collect(tmp_path))) if "code changed" in note]
+    assert not [note for note in notes_of(fakes.frame_of(tmp_path)) if "code changed" in note]
     inner = {"_target_": "package.Soap"}
     add(tmp_path, changed={"optimizer.name": "soap", "optimizer._target_": "mixerlab.T", "optimizer.all": inner})
     pair = {"optimizer.matrices": {"_target_": "package.Muon"}, "optimizer.others": {"_target_": "package.Adam"}}
@@ -112,7 +111,7 @@ def test_a_key_of_the_task_makes_rows_whatever_columns_are_by(tmp_path):
     names = ["baseline, data_seed=1", "baseline, data_seed=2"]
     assert list(rows(tmp_path)) == [(name, f"attn, d_model={width}") for name in names for width in (64, 128)]
     assert rows(tmp_path, by=["mixer"]) == {(names[0], "attn"): 0.228, (names[1], "attn"): 0.328}
-    table = setting_table(best_per_cell(spread_out(collect(tmp_path), ["mixer"])))
+    table = setting_table(fakes.cells_of(tmp_path, ["mixer"]))
     assert any("the best of 2 configurations" in remark for remark in table.notes)
 
 
@@ -120,7 +119,7 @@ def test_a_setting_with_several_data_seeds_counts_once_in_the_mean_of_its_task(t
     for seed, score in ((1, 0.2), (2, 0.4)):
         add(tmp_path, score, data_seed=seed)
     add(tmp_path, 0.9, setting="seq_len-256", data_seed=1)
-    (entry,) = task_table(best_per_cell(spread_out(collect(tmp_path)))).entries
+    (entry,) = task_table(fakes.cells_of(tmp_path)).entries
     assert entry.mean == pytest.approx(0.6) and (entry.done, entry.total) == (3, 3)
 
 
@@ -130,23 +129,23 @@ def test_a_name_tells_no_key_that_it_tells_already(tmp_path):
     for digest, size, score in (("a1" * 32, None, ACCURACY), ("b2" * 32, 300, bits), ("c3" * 32, 300, bits)):
         data = {"task.data_sha256": digest, "task.size": size}
         fakes.add_run(tmp_path, [0.1, 0.5, 0.1], changed=data, score=score)
-    names = set(spread_out(collect(tmp_path))["setting"])
+    names = set(fakes.frame_of(tmp_path)["setting"])
     assert names == {f"baseline, data={digits}" for digits in ("a1a1a1a1", "b2b2b2b2", "c3c3c3c3")}
     fakes.add_run(tmp_path, [0.1, 0.5, 0.1], changed=data | {"task.size": 400}, score=bits)
-    assert "baseline, data=c3c3c3c3, size=400" in set(spread_out(collect(tmp_path))["setting"])
+    assert "baseline, data=c3c3c3c3, size=400" in set(fakes.frame_of(tmp_path)["setting"])
 
 
 def test_settings_that_are_missing_are_told_apart_where_their_names_have_commas(tmp_path):
     for mixer, setting, seed in (("attn", "a", 1), ("attn", "a", 2), ("attn", "b", 3), ("gdn", "b", 3)):
         add(tmp_path, data_seed=seed, mixer=mixer, setting=setting)
-    notes = task_table(best_per_cell(spread_out(collect(tmp_path)))).notes
+    notes = task_table(fakes.cells_of(tmp_path)).notes
     assert "gdn: missing on icr (a, data_seed=1; a, data_seed=2)." in notes
 
 
 def test_a_setting_counts_whole_where_its_own_name_reads_like_swept_keys(tmp_path):
     for setting, accuracy in (("sizes=[1, 2],n=3", 0.2), ("sizes=[1, 4],n=3", 0.4), ("sizes=[8, 4],n=3", 0.9)):
         add(tmp_path, accuracy, {"task.sizes": setting}, task="own", setting=setting)
-    (entry,) = task_table(best_per_cell(spread_out(collect(tmp_path)))).entries
+    (entry,) = task_table(fakes.cells_of(tmp_path)).entries
     assert entry.mean == pytest.approx(0.5)
 
 
@@ -154,7 +153,7 @@ def test_a_note_names_the_first_three_settings(tmp_path):
     for seed in range(6):
         add(tmp_path, data_seed=seed)
     add(tmp_path, data_seed=5, mixer="gdn")
-    notes = task_table(best_per_cell(spread_out(collect(tmp_path)))).notes
+    notes = task_table(fakes.cells_of(tmp_path)).notes
     first = "; ".join(f"baseline, data_seed={seed}" for seed in range(3))
     assert f"gdn: missing on icr ({first} and 2 more)." in notes
 
@@ -174,7 +173,7 @@ def test_by_other_keys(widths):
     assert heads(widths, by=["optimizer.name"]) == ["attn, optimizer=muon", "gdn, optimizer=muon"]
     rates = [f"{mixer}, lr={rate}" for mixer in ("attn", "gdn") for rate in ("0.0005", "0.001", "0.005")]
     assert heads(widths, by=["optimizer.lr"]) == rates
-    cells = best_per_cell(spread_out(collect(widths), ["optimizer.lr"]))
+    cells = fakes.cells_of(widths, ["optimizer.lr"])
     assert not any(cells["lacking"])  # each column has one rate
     with pytest.raises(ValueError, match=r"no record has the key model\.d_modl: there are model\.d_model"):
         heads(widths, by=["model.d_modl"])
@@ -200,16 +199,16 @@ def test_where(widths, conditions, count):
 def test_epochs_that_follow_from_tokens_are_not_swept(tmp_path):
     for tokens, epochs in ((1e4, 1), (4e5, 2)):
         add(tmp_path, 0.8, {"task.tokens": tokens, "trainer.epochs": epochs})
-    assert set(spread_out(collect(tmp_path))["column"]) == {Column("attn")}
+    assert set(fakes.frame_of(tmp_path)["column"]) == {Column("attn")}
     add(tmp_path, 0.9, {"trainer.epochs": 3})
     add(tmp_path, 0.9, {"trainer.epochs": 4})
-    assert len(set(spread_out(collect(tmp_path))["column"])) > 1
+    assert len(set(fakes.frame_of(tmp_path)["column"])) > 1
 
 
 def test_a_key_of_the_schedule_is_swept_within_a_setting(tmp_path):
     """A number of warm-up steps is another fraction of the training on each setting."""
     for setting, share in (("baseline", 0.01), ("num_train_examples-6400", 0.02)):
         add(tmp_path, 0.8, {"schedule.warmup": share}, setting=setting)
-    assert set(spread_out(collect(tmp_path))["column"]) == {Column("attn")}
+    assert set(fakes.frame_of(tmp_path)["column"]) == {Column("attn")}
     add(tmp_path, 0.9, {"schedule.warmup": 0.02})
-    assert len(set(spread_out(collect(tmp_path))["column"])) == 2
+    assert len(set(fakes.frame_of(tmp_path)["column"])) == 2

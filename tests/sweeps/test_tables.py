@@ -9,10 +9,7 @@ import fakes
 import pytest
 
 from mixerlab.records.schema import Score
-from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import Entry, best_of, mean_of, seeds_entry, setting_table, task_table, text_of
 from mixerlab.sweeps.tables.writers import solved_markdown, to_csv, to_latex, to_markdown
 
@@ -46,7 +43,7 @@ def cells(tmp_path):
         ("new_mixer", "icr", "seq_len-256"): [0.1, 0.4, "diverged"],
     }.items():
         fakes.add_run(tmp_path, scores, mixer=mixer, task=task, setting=setting)
-    return best_per_cell(spread_out(collect(tmp_path)))
+    return fakes.cells_of(tmp_path)
 
 
 def test_tables_by_hand(cells):
@@ -67,7 +64,7 @@ def test_spread_over_seeds(tmp_path):
     # Task means by seed: seed 0 (0.8 + 0.6) / 2 = 0.7, seed 1 (0.6 + 0.4) / 2 = 0.5.
     fakes.add_run(tmp_path, [0.1, 0.8, 0.1, 0.1, 0.6, 0.1], seed=[0, 1])
     fakes.add_run(tmp_path, [0.1, 0.6, 0.1, 0.1, 0.4, 0.1], seed=[0, 1], setting="seq_len-256")
-    (mean,) = task_table(best_per_cell(spread_out(collect(tmp_path)))).entries
+    (mean,) = task_table(fakes.cells_of(tmp_path)).entries
     assert (mean.mean, mean.spread) == (pytest.approx(0.6), pytest.approx(0.1 * math.sqrt(2)))
     assert text_of(mean, 2) == "0.600 ± 0.141" and text_of(mean, 3) == "0.600 ± 0.141 (2)"
 
@@ -76,7 +73,7 @@ def test_the_share_of_seeds_that_learned(tmp_path):
     """Of the seeds at the best rate, whatever other rates reach; averaged over the settings."""
     fakes.add_run(tmp_path, [0.9, 0.95, 0.1, 0.1, 0.6, 0.1], seed=[0, 1])
     fakes.add_run(tmp_path, [0.1, 0.95, 0.1, 0.1, 0.9, 0.1], seed=[0, 1], setting="seq_len-256")
-    cells = best_per_cell(spread_out(collect(tmp_path)))
+    cells = fakes.cells_of(tmp_path)
     assert [entry.learned for entry in setting_table(cells).entries] == [0.5, 1.0]
     assert task_table(cells).entries[0].learned == 0.75
     lines = [line.replace(" ", "") for line in solved_markdown(cells).splitlines()]
@@ -135,7 +132,7 @@ def test_a_seed_that_only_other_rates_have_is_lost(tmp_path, other):
     fakes.add_run(tmp_path, [0.5, 0.9], lr=[1e-3, 1e-2], seed=0)
     scores = [0.4] if other is None else [0.4, other]
     fakes.add_run(tmp_path, scores, lr=[1e-3, 1e-2][: len(scores)], seed=1)
-    (found,) = setting_table(best_per_cell(spread_out(collect(tmp_path)))).entries
+    (found,) = setting_table(fakes.cells_of(tmp_path)).entries
     assert (found.mean, found.incomplete) == ((pytest.approx(0.6), False) if other == 0.3 else (0.9, True))
 
 
@@ -147,7 +144,7 @@ def test_a_mean_over_several_versions_of_the_code_says_so_in_every_format(tmp_pa
             versions = {"mixer": "x", "task": "x", "training": "x"} | {part: code}
             own = [score + 0.01 * each for each in ([seed] if seed == 0 else seed)]
             fakes.add_run(tmp_path, own, mixer=mixer, lr=1e-3, seed=seed, provenance={"code_version": versions})
-    table = setting_table(best_per_cell(spread_out(collect(tmp_path))))
+    table = setting_table(fakes.cells_of(tmp_path))
     assert texts(table)["icr", "baseline"] == ["0.923 ± 0.021 *", "0.423 ± 0.021"]
     (attn, gdn) = csv.DictReader(io.StringIO(to_csv(table)))
     assert (attn["incomplete"], attn["bold"], gdn["incomplete"], gdn["bold"]) == ("1", "0", "0", "0")
@@ -169,7 +166,7 @@ def seeds(tmp_path):
             changed = {"model.d_model": width}
             lower = [score if isinstance(score, str) else score - (width > 64) / 10 for score in scores]
             fakes.add_run(tmp_path, lower, lr=1e-3, seed=[0, 1, 2], mixer=mixer, setting=setting, changed=changed)
-    return task_table(best_per_cell(spread_out(collect(tmp_path))))
+    return task_table(fakes.cells_of(tmp_path))
 
 
 def test_markdown(seeds):

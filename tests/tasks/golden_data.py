@@ -15,9 +15,6 @@ from mixerlab.config.settings import build_task
 from mixerlab.tasks.base import Task
 
 REPO = Path(__file__).resolve().parents[2]
-MAD_TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
-CHALLENGE_TASKS = ("icr_challenge", "ncr_challenge", "sc_challenge")
-CHALLENGE_TASKS += ("icr_vocab_challenge", "ncr_vocab_challenge", "sc_vocab16_challenge")
 # Those that generate their rows: text is in `test_text.py`.
 TASK_NAMES = sorted(path.stem for path in (CONF / "task").glob("*.yaml") if path.stem != "text")
 _NAME_OF_CODE = {"CR": "icr", "NR": "ncr", "FR": "fcr", "M": "mem", "C": "cmp", "SC": "sc"}

@@ -1,6 +1,7 @@
 """A task of the user's own: rows that are not as they must be are refused by name."""
 
-import sys
+import math
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from command_line import TINY, records, run_py
 from mixerlab.config.compose import compose
 from mixerlab.config.settings import build_task, setting_name
 from mixerlab.loading import load
-from mixerlab.records.schema import Record
+from mixerlab.records.schema import Record, Score
 from mixerlab.tasks.base import Task, TaskRuleError
 from mixerlab.tasks.data import load_or_generate
 from mixerlab.tasks.generated import WrongRows, make_split
@@ -94,30 +95,19 @@ def test_rows_may_be_shared_by_chance():
             load_or_generate(own(num_train_examples=count, num_val_examples=count, **sizes))
 
 
-TASK = """
-from dataclasses import dataclass
-
-from mixerlab.tasks.base import Task
-
-
 @dataclass(kw_only=True, eq=False)
-class Echo(Task):
+class Echo(Own):
     madlab_code = "E"
     broken: bool
 
     def generate_rows(self, num_rows, rng, split):
-        if self.broken:
-            return {}["x"]
-        inputs = rng.integers(self.vocab_size, size=(num_rows, self.seq_len))
-        return inputs, inputs
+        return {}["x"] if self.broken else super().generate_rows(num_rows, rng, split)
 
-    def check_rules(self, inputs, targets, split):
-        pass
-"""
-YAML = """
+
+YAML = f"""
 defaults: [/task_base@_here_, _self_]
 name: echo
-_target_: echo_tasks.Echo
+_target_: {__name__}.Echo
 vocab_size: 16
 seq_len: 16
 num_train_examples: 40
@@ -126,14 +116,11 @@ broken: false
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(tmp_path):
     """A project with a task `echo`; the folder of its yamls."""
     conf = tmp_path / "conf"
     (conf / "task").mkdir(parents=True)
     (conf / "task" / "echo.yaml").write_text(YAML)
-    (tmp_path / "echo_tasks.py").write_text(TASK)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "echo_tasks", raising=False)
     return conf
 
 
@@ -142,7 +129,8 @@ def test_a_run_whose_task_fails_is_recorded(project, tmp_path):
     results = tmp_path / "results"
     grid = ("--config-dir", str(project), "mixer=attn", "task=echo", *TINY, f"results_dir={results}")
     single = run_py(*grid, "task.broken=true")
-    message = f"task=echo: train rows: KeyError: 'x', in Echo.generate_rows ({tmp_path / 'echo_tasks.py'}:14)"
+    line = Echo.generate_rows.__code__.co_firstlineno + 1
+    message = f"task=echo: train rows: KeyError: 'x', in Echo.generate_rows ({__file__}:{line})"
     assert (single.code, single.err) == (1, f"error: {message}\n")
     sweep = run_py("-m", *grid, "task.broken=false,true")
     assert sweep.code == 1 and message in sweep.err and "Traceback" not in sweep.err
@@ -150,33 +138,31 @@ def test_a_run_whose_task_fails_is_recorded(project, tmp_path):
     assert set(found) == {"finished", "failed"} and found["failed"]["error"] == message
     Record.from_json(found["failed"])
     (error,) = results.glob("runs/*/error.txt")
-    assert "echo_tasks.py" in error.read_text()
+    assert __file__ in error.read_text()
     (table,) = results.glob("sweeps/*/report/official/settings.md")
     assert "failed" in table.read_text()
     assert "2 runs: 1 finished already, 1 to run" in run_py("-m", *grid, "task.broken=false,true").out
 
 
-BITS = """
-
 class Bits(Echo):
     score = Score("bits_per_token", higher_is_better=False)
 
     def score_from(self, means, split):
-        return means["loss"] / 0.6931471805599453
+        return means["loss"] / math.log(2)
 
     def generate_rows(self, num_rows, rng, split):
-        inputs = rng.integers(self.vocab_size, size=(num_rows, self.seq_len))
+        inputs, _ = super().generate_rows(num_rows, rng, split)
         return inputs, rng.integers(self.vocab_size, size=inputs.shape)  # noise: training on it makes test worse
-"""
+
+    def check_rules(self, inputs, targets, split):
+        pass
 
 
 def test_a_task_has_a_score_of_its_own_and_less_is_better(project, tmp_path):
     """Its columns, the checkpoints and rates that are chosen by it, when it stops, and what it is called."""
-    with (tmp_path / "echo_tasks.py").open("a") as file:
-        file.write(f"from mixerlab.records.schema import Score\n{BITS}")
-    run = ("mixer=attn", "task=echo", "task._target_=echo_tasks.Bits", *TINY, f"results_dir={tmp_path}")
+    run = ("mixer=attn", "task=echo", f"task._target_={__name__}.Bits", *TINY, f"results_dir={tmp_path}")
     run = ("--config-dir", str(project), *run, "optimizer.lr=[0.1,1e-5]", "task.num_test_examples=32")
-    assert "must be an accuracy" in run_py(*run, "task._target_=echo_tasks.Echo", "trainer.stop_above=3").err
+    assert "must be an accuracy" in run_py(*run, f"task._target_={__name__}.Echo", "trainer.stop_above=3").err
     outcome = run_py(*run)
     assert outcome.code == 0 and "bits per token on test" in outcome.out
     ((identity, record),) = records(tmp_path).items()

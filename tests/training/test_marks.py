@@ -64,10 +64,6 @@ def test_muon_treats_marked_parts_as_matrices_of_their_own(marked, plain):
     torch.testing.assert_close(*map(weights_after_two_steps, (marked, plain)), rtol=1e-4, atol=1e-6)
 
 
-def test_the_mark_matters():
-    assert not torch.allclose(weights_after_two_steps("split"), weights_after_two_steps("whole"), rtol=1e-2)
-
-
 def test_sizes_must_add_up():
     with pytest.raises(ValueError, match=r"the sizes \[16, 8\] must add up to the 32 rows"):
         split_rows(torch.empty(32, 16), (16, 8))

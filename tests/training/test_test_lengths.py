@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from command_line import ATTN, records, run_py
 from tiny_training import LENGTH, VOCAB, build_model, fit, splits
 
+from mixerlab.mixers.attn import Attention
 from mixerlab.training import fit as story
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.metrics import IGNORE_INDEX
@@ -69,26 +70,20 @@ def test_a_run_says_its_test_length_and_is_another_run(tmp_path):
     assert again.code == 0 and len(records(tmp_path)) == 2
 
 
-LIMITED = """
-from mixerlab.mixers.attn import Attention
-
 class Limited(Attention):
     def state_size(self, seq_len):
         if seq_len > 40:
             raise ValueError(f"at most 40 tokens, not {seq_len}")
         return super().state_size(seq_len)
-"""
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (("task.test_seq_len=33",), "task.test_seq_len=33: of the test rows, task.seq_len=33: must be even"),
-        (("mixer._target_=limited.Limited", "task.test_seq_len=48"), "mixer=attn: at most 40 tokens, not 47"),
+        ((f"mixer._target_={__name__}.Limited", "task.test_seq_len=48"), "mixer=attn: at most 40 tokens, not 47"),
     ],
 )
-def test_a_length_that_cannot_be_is_refused_before_training(tmp_path, monkeypatch, overrides, message):
-    (tmp_path / "limited.py").write_text(LIMITED)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_length_that_cannot_be_is_refused_before_training(tmp_path, overrides, message):
     outcome = run_py(*ATTN, *overrides, f"results_dir={tmp_path / 'results'}")
     assert outcome.code == 1 and message in outcome.err and not (tmp_path / "results").exists()
