@@ -1,12 +1,10 @@
 """mad-lab's recipe, trained by this harness, beside two published tables that used it; MesaNet's on one task."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 from makers import common
 
-from mixerlab.records.names import place_rank
 from mixerlab.sweeps.tables.published import Name, read_published
 
 RATES = (1e-4, 5e-4, 1e-3)
@@ -25,9 +23,9 @@ def make(scratch: Path) -> None:
     (folder / "accuracy.md").write_text(common.recipe_table(decays))
     means = means_lines(decays["weight decay 0"].xs(0, level="seed")["accuracy"])
     common.write_in_page(folder, "means", means, 1)
-    plain = madlab[(madlab["weight_decay"] == 0) & (madlab["seed"] == 0)].rename(columns={"lr": "rate"})
-    common.write_in_page(folder, "memorization", rates_lines(plain, ["mixer", "rate"]), 2)
-    common.write_in_page(folder, "mesanet", mesanet_lines(rows[rows["schedule"] == "cosine"]), 2)
+    plain = madlab[(madlab["weight_decay"] == 0) & (madlab["seed"] == 0)]
+    common.write_in_page(folder, "memorization", rates_lines(plain[plain["task"] == "mem"]), 1)
+    common.write_in_page(folder, "mesanet", mesanet_lines(rows[rows["schedule"] == "cosine"]), 1)
 
 
 def means_lines(accuracy: pd.Series) -> list[list[str]]:
@@ -47,21 +45,18 @@ def means_lines(accuracy: pd.Series) -> list[list[str]]:
     return [["task", *columns], *map(list, zip([*TASKS, "RMSE"], *columns.values(), strict=True))]
 
 
-def rates_lines(rows: pd.DataFrame, keys: Sequence[str]) -> list[list[str]]:
-    """The accuracy on each setting of `mem` and their mean, by these `keys` of the rows."""
-    scores = rows[rows["task"] == "mem"].groupby([*keys, "setting"])["official_accuracy"].max().unstack()
-    cells = sorted(scores, key=lambda setting: place_rank(("mem", setting)))
-    lines = [[*keys, *cells, "mean"]]
-    for key, row in scores.iterrows():
-        lines.append([*map(str, key), *(f"{number:.3f}" for number in (*row[cells], row.mean(skipna=False)))])
-    return lines
+def rates_lines(rows: pd.DataFrame) -> list[list[str]]:
+    """The mean over settings, by mixer and rate."""
+    means = rows.groupby(["mixer", "lr"])["official_accuracy"].mean().unstack()
+    lines = [[mixer, *map("{:.3f}".format, own)] for mixer, own in means.iterrows()]
+    return [["mixer", *map("{:g}".format, means)], *lines]
 
 
 def mesanet_lines(rows: pd.DataFrame) -> list[list[str]]:
-    """MesaNet's recipe on `mem`, at each setting's best rate, and its mean less the published one."""
-    rows = rows.assign(tied=rows["model.tie_embeddings"].map({True: "yes", False: "no"}))
-    header, *lines = rates_lines(rows, ["mixer", "tied"])
+    """MesaNet's recipe on `mem`, each setting at its best rate: the published mean, and ours with tied embeddings and not."""
+    best = rows.groupby(["mixer", "model.tie_embeddings", "setting"])["official_accuracy"].max()
+    means = best.groupby(["mixer", "model.tie_embeddings"]).mean().unstack()
     published = read_published()["mesanet"].numbers
-    changes = [float(line[-1]) - published[Name("mem"), line[0].partition(",")[0]][0] for line in lines]
-    told = [[*line, f"{change:+.3f}"] for line, change in zip(lines, changes, strict=True)]
-    return [[*header, "less MesaNet paper"], *told]
+    theirs = [published[Name("mem"), mixer.partition(",")[0]][0] for mixer in means.index]
+    lines = zip(means.index, *(map("{:.3f}".format, own) for own in (theirs, means[True], means[False])), strict=True)
+    return [["mixer", "MesaNet paper", "tied", "untied"], *map(list, lines)]
