@@ -50,18 +50,20 @@ def recall_lines(default: pd.DataFrame) -> list[list[str]]:
     parallax = default[default["mixer"] == "parallax"]
     sides = {"attn": default[default["mixer"] == "attn"], "the former Parallax": parallax, "today's Parallax": authors}
     lines = [["task", "level", *sides]]
-    learned = dict.fromkeys(sides, 0)
+    learned: dict[str, list[int]] = {side: [] for side in sides}  # rates by task and seed
     for (task, level), own in authors.groupby(["task", "setting"]):
         lines.append([task, level])
         for side, rows in sides.items():
             seeds = best_of_seeds(rows[(rows["task"] == task) & (rows["setting"] == level)], RATES).sort_index()
             assert seeds["replicas"].sum() == len(own), f"{side} has other replicas"
-            learned[side] += seeds["learned"].sum()
+            learned[side] += seeds["learned"].tolist()
             best = ", ".join(f"{accuracy:.3f}" for accuracy in seeds["accuracy"])
             lines[-1].append(f"{seeds['learned'].sum()} of {len(own)} ({best})")
-    attention, *others = learned.values()
-    lines.append(["both", "", *(f"{count} of {len(authors)}" for count in learned.values())])
-    return [*lines, ["p", "", "", *(f"{fisher(some, attention, len(authors)):.3f}" for some in others)]]
+    lines.append(["both", "", *(f"{sum(own)} of {len(authors)}" for own in learned.values())])
+    attention, *others = [sum(map(bool, own)) for own in learned.values()]
+    each = len(learned["attn"])
+    lines.append(["task and seed", "", *(f"{count} of {each}" for count in (attention, *others))])
+    return [*lines, ["p", "", "", *(f"{fisher(count, attention, each):.3f}" for count in others)]]
 
 
 def fisher(more: int, fewer: int, each: int) -> float:
