@@ -19,7 +19,7 @@ def make(scratch: Path) -> None:
     """Parallax's four arms, over the settings that all have, and what each of the two choices changes."""
     rows = rows_in("arms")
     rows = rows[~rows["task"].map(is_challenge)]
-    write_in_page(folder_of("arms"), "layers", layers_lines(rows_in("arms", "layers.csv.xz")), 1)
+    write_in_page(folder_of("arms"), "layers", layers_lines(rows_in("arms", "layers.csv.xz")), 2)
     long = rows["setting"].isin(LONG)
     rows["group"] = rows["task"].where(~long, rows["task"] + ", " + rows["setting"])
     best = at_best_rate(rows, [*ARM, "task", "setting"], "clean")
