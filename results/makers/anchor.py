@@ -53,7 +53,7 @@ def rates_lines(rows: pd.DataFrame) -> list[list[str]]:
 
 
 def mesanet_lines(rows: pd.DataFrame) -> list[list[str]]:
-    """MesaNet's recipe on `mem`, each setting at its best rate: the published mean, and ours with tied embeddings and not."""
+    """The published mean on `mem`, and those of MesaNet's recipe, tied and untied, each setting at its best rate."""
     best = rows.groupby(["mixer", "model.tie_embeddings", "setting"])["official_accuracy"].max()
     means = best.groupby(["mixer", "model.tie_embeddings"]).mean().unstack()
     published = read_published()["mesanet"].numbers
