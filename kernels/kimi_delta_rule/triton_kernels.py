@@ -26,6 +26,7 @@ from mixerlab.kernels.common.triton_chunked import (
     split_dot,
     store_rows,
     store_state,
+    sum_from,
 )
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
 
@@ -289,5 +290,5 @@ def backward_chunk_kernel(
     tl.store(dq_ptr + at, d_q.to(dtype), mask=inside[:, None])
     tl.store(dk_ptr + at, (d_read + d_write).to(dtype), mask=inside[:, None])
     d_b = q * d_q + k * (d_read - d_write)
-    d_log_decay = tl.sum(d_b, 0)[None, :] - tl.cumsum(d_b, 0) + d_b + d_total[None, :]
+    d_log_decay = sum_from(d_b) + d_total[None, :]
     tl.store(d_log_decay_ptr + at, d_log_decay, mask=inside[:, None])
