@@ -33,7 +33,7 @@ def _moments_kernel(
     squares,
     first_moment,
     second_moment,
-    ahead,  # written if `NESTEROV`
+    ahead,  # None: no Nesterov momentum
     step,
     active,
     steps_taken,
@@ -44,7 +44,6 @@ def _moments_kernel(
     beta1,
     beta2,
     max_norm,
-    NESTEROV: tl.constexpr,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -69,7 +68,7 @@ def _moments_kernel(
     second += (1 - beta2) * (grad * grad - second)
     tl.store(first_moment + place, first, mask=inside)
     tl.store(second_moment + place, second, mask=by_adam)
-    if NESTEROV:
+    if ahead is not None:
         tl.store(ahead + replica * matrices + column, grad + momentum * (first - grad), mask=is_matrix)
 
 
@@ -131,17 +130,15 @@ def update_moments(
     rounds = triton.cdiv(size, NORM_BLOCK * NORM_PROGRAMS)
     squares = torch.empty((replicas, parts), device=gradient.device)
     _squares_kernel[parts, replicas](gradient, squares, size, rounds, BLOCK=NORM_BLOCK, num_warps=NORM_WARPS)
-    velocity = first_moment[:, :matrices]
-    result = torch.empty((replicas, matrices), device=gradient.device) if nesterov else velocity
+    ahead = torch.empty((replicas, matrices), device=gradient.device) if nesterov else None
     _moments_kernel[triton.cdiv(size, BLOCK), replicas](
-        *(gradient, squares, first_moment, second_moment, result, step, active, steps_taken),
+        *(gradient, squares, first_moment, second_moment, ahead, step, active, steps_taken),
         *(size, parts, matrices, momentum, *betas, max_norm),
-        NESTEROV=nesterov,
         PARTS=triton.next_power_of_2(parts),
         BLOCK=BLOCK,
         num_warps=WARPS,
     )
-    return result
+    return first_moment[:, :matrices] if ahead is None else ahead
 
 
 def update_parameters(
