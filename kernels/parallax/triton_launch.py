@@ -112,14 +112,14 @@ def run_backward(
     beta, gamma = torch.empty_like(lse), torch.empty_like(lse)
     tiles = _tiles(QUERY_TILES, q)
     room = tiles.queries  # of the forward too, and a multiple of those of dkv
-    gains, sums = None, None
-    if norms is not None:
-        gains = whole_rows(norms.gains)
+    unnormed_q, unnormed_k, unnormed_rho, gains, eps = norms or (None, None, None, None, 0.0)
+    sums = None
+    if gains is not None:
+        gains = whole_rows(gains)
         assert heads == kv_heads and room == _tiles(KEY_TILES, q).keys  # dq and dkv count blocks
         parts = triton.cdiv(length, room) * batch * heads // len(gains)
         sums = torch.empty((len(gains), parts, 3, head_dim), dtype=torch.float32, device=q.device)
-    unnormed_q, unnormed_k, unnormed_rho = (None,) * 3 if norms is None else norms[:3]
-    of_gains = (gains, 0 if gains is None else gains.stride(0), sums, 0.0 if norms is None else norms.eps)
+    of_gains = (gains, 0 if gains is None else gains.stride(0), sums, eps)
     per_query = (lse, weight_at_0, beta, gamma)
     sizes = (length, head_dim, window, scale, scale * LOG2_E.value)
 

@@ -53,7 +53,7 @@ def decode(
         EARLY=early,
         BLOCK_N=plan.block_n,
         BLOCK_D=width,
-        PREFETCH=plan.block_n if plan.parts * plan.block_n >= keys and on_nvidia(q.device) else 0,
+        PREFETCHES=parts * plan.block_n >= keys and on_nvidia(q.device),
         num_warps=plan.warps if queries <= 8 else max(4, plan.warps),
         num_stages=plan.stages,
     )
