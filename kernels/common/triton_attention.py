@@ -55,7 +55,7 @@ def store_rows(x, strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D: 
     start = batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[2]
     at = start + rows.to(tl.int64)[:, None] * strides[1] + columns[None, :]
     inside = (rows < seq_len)[:, None] & (columns < head_dim)[None, :]
-    tl.store(x + at, tile.to(x.dtype.element_ty), mask=inside)
+    tl.store(x + at, tile, mask=inside)
 
 
 @triton.jit

@@ -114,7 +114,7 @@ def inverse_kernel(
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     k = load_rows(k_ptr, offsets, inside, D)
     inverse = tl.reshape(unit_lower_inverse(k, beta, cumulative, C, D, PRECISION), [C, C])
-    tl.store(matrix(inverses_ptr, index, C, C), inverse.to(inverses_ptr.dtype.element_ty))
+    tl.store(matrix(inverses_ptr, index, C, C), inverse)
 
 
 @triton.jit(do_not_specialize=["T"])

@@ -113,8 +113,8 @@ def chunk_kernel(
         corner -= tl.dot(solver, beta * corner, input_precision=PRECISION)
         corner -= tl.dot(corner, beta * solver, input_precision=PRECISION)
         solver += corner
-    tl.store(matrix(scores_ptr, index, C, C), scores.to(scores_ptr.dtype.element_ty))
-    tl.store(matrix(solvers_ptr, index, C, C), solver.to(solvers_ptr.dtype.element_ty))
+    tl.store(matrix(scores_ptr, index, C, C), scores)
+    tl.store(matrix(solvers_ptr, index, C, C), solver)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -287,8 +287,8 @@ def backward_chunk_kernel(
         through = tl.dot(tl.trans(of_scores), q_there, input_precision=PRECISION)
         through += tl.dot(tl.trans(of_between), k_there, input_precision=PRECISION)
         d_write += factor * through
-    tl.store(dq_ptr + at, d_q.to(dtype), mask=inside[:, None])
-    tl.store(dk_ptr + at, (d_read + d_write).to(dtype), mask=inside[:, None])
+    tl.store(dq_ptr + at, d_q, mask=inside[:, None])
+    tl.store(dk_ptr + at, d_read + d_write, mask=inside[:, None])
     d_b = q * d_q + k * (d_read - d_write)
     d_log_decay = sum_from(d_b) + d_total[None, :]
     tl.store(d_log_decay_ptr + at, d_log_decay, mask=inside[:, None])

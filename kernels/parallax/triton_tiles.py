@@ -26,7 +26,8 @@ def load_pair_tile(desc, batch, head, row, ROWS: tl.constexpr, BLOCK_D: tl.const
 @triton.jit
 def store_tile(desc, batch, head, row, tile, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Writes `[ROWS, BLOCK_D]` from `row` on, except what lies outside the tensor."""
-    desc.store([batch, head, row, 0], tile.to(desc.dtype).reshape(1, 1, ROWS, BLOCK_D))
+    tile = tile.to(desc.dtype)  # `store` casts after the reshape, which may then move float32 between threads
+    desc.store([batch, head, row, 0], tile.reshape(1, 1, ROWS, BLOCK_D))
 
 
 @triton.jit

@@ -93,8 +93,4 @@ def cross_entropy_backward_kernel(
         x = tl.load(logits_ptr + row[:, None] * logits_row + token[None, :], mask=mask, other=0.0).to(tl.float32)
         probability = tl.exp(x - lse[:, None])
         grad_x = grad[:, None] * tl.where(token[None, :] == target[:, None], probability - 1.0, probability)
-        tl.store(
-            grad_logits_ptr + row[:, None] * V + token[None, :],
-            grad_x.to(grad_logits_ptr.dtype.element_ty),
-            mask=mask,
-        )
+        tl.store(grad_logits_ptr + row[:, None] * V + token[None, :], grad_x, mask=mask)

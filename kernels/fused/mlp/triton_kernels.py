@@ -95,7 +95,7 @@ def mlp_forward_kernel(
         h = (start + tl.arange(0, COLUMNS))[None, :]
         down_weight = tl.load(down_weights + d[:, None] * H + h, mask=(d < D)[:, None] & (h < H), other=0.0)
         y = tl.dot(hidden.to(dtype), tl.trans(down_weight), y, input_precision="ieee")
-    tl.store(y_ptr + before + at, y.to(dtype), mask=mask)
+    tl.store(y_ptr + before + at, y, mask=mask)
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -148,4 +148,4 @@ def mlp_backward_kernel(
         tl.store(hidden_ptr + before * H + (row * H + h), hidden, mask=inside)
         grad_gate_up = beside(grad_gate, grad_up, ROWS, COLUMNS)
         grad_x = tl.dot(grad_gate_up, weight, grad_x, input_precision="ieee")
-    tl.store(grad_x_ptr + before * D + at, grad_x.to(dtype), mask=mask)
+    tl.store(grad_x_ptr + before * D + at, grad_x, mask=mask)

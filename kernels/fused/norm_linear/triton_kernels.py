@@ -118,9 +118,9 @@ def norm_linear_backward_kernel(
         products = tl.dot(tl.trans(low), x.to(DTYPE), products, input_precision="ieee")
         grad_x = tl.dot(low, scaled, input_precision="ieee")
         grad_x = scale * (grad_x - x * (tl.sum(grad_x * x, axis=1) / D)[:, None])
-        tl.store(grad_x_ptr + first * D + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
+        tl.store(grad_x_ptr + first * D + at, grad_x, mask=mask)
         if copy_ptr is not None:
-            tl.store(copy_ptr + first * D + at, grad_x.to(copy_ptr.dtype.element_ty), mask=mask)
+            tl.store(copy_ptr + first * D + at, grad_x, mask=mask)
     sums = sums_ptr + (group * parts + part) * (V * D + D + V)
     gain, weight = _load_weights(gain_ptr, weight_ptr, weight_row, v, d, V, D)  # not kept in registers until here
     tl.store(sums + v[:, None] * D + d[None, :], products * gain[None, :], mask=(v < V)[:, None] & (d < D)[None, :])

@@ -64,7 +64,7 @@ def polar_read_kernel(
     at = replica * blocks_in_all + first + block
     tl.store(squares + at, tl.sum(tl.sum(x * x, axis=1), axis=0))
     inside = tl.arange(0, SHORT)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    tl.store(blocks_of_x + at * (SHORT * BLOCK) + inside, x.to(blocks_of_x.dtype.element_ty))
+    tl.store(blocks_of_x + at * (SHORT * BLOCK) + inside, x)
 
 
 @triton.jit(do_not_specialize=["polar_stride", "blocks_in_all", "is_first", "is_last"])

@@ -80,7 +80,7 @@ def scan_inputs_kernel(
     n = tl.arange(0, BLOCK_STATES)[None, :]
     r = tl.arange(0, BLOCK_RANK)
     dt, bc = dt.to(dtype), bc.to(dtype)  # rounded, as a product in that dtype would be
-    tl.store(bc_ptr + before * STATES + row * STATES + n, bc.to(tl.float32), mask=inside & (n < STATES))
+    tl.store(bc_ptr + before * STATES + row * STATES + n, bc, mask=inside & (n < STATES))
     tl.store(dt_ptr + before * RANK + row * RANK + r[None, :], dt, mask=inside & (r < RANK)[None, :])
 
     for start in tl.range(0, CHANNELS, BLOCK_C, num_stages=STAGES):
@@ -149,7 +149,7 @@ def scan_inputs_backward_kernel(
         of_bc = _weights(x_proj_ptr, RANK, STATES, x_proj_row, BLOCK_STATES, c, CHANNELS)
         grad_u = tl.dot(grad_dt, of_dt, grad_u, input_precision="ieee")
         grad_u = tl.dot(grad_bc, of_bc, grad_u, input_precision="ieee")
-        tl.store(at, grad_u.to(dtype), mask=mask)
+        tl.store(at, grad_u, mask=mask)
 
 
 def scan_inputs(u: Tensor, x_proj: Tensor, dt_proj: Tensor) -> tuple[Tensor, Tensor, Tensor]:
