@@ -77,19 +77,10 @@ def cumulative_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def chunk_kernel(
-    q_ptr,
-    k_ptr,
-    cumulative_ptr,
-    beta_ptr,
-    solvers_ptr,
-    scores_ptr,
+    q_ptr, k_ptr, cumulative_ptr, beta_ptr, solvers_ptr, scores_ptr,
     T,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per chunk, sequence and head: N and P."""
     n, pid = tl.program_id(0), tl.program_id(1)
     i = tl.arange(0, C)
@@ -119,24 +110,10 @@ def chunk_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def forward_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    cumulative_ptr,
-    beta_ptr,
-    solvers_ptr,
-    scores_ptr,
-    out_ptr,
-    states_ptr,
-    writes_ptr,
-    errors_ptr,
-    scale,
-    T,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, cumulative_ptr, beta_ptr, solvers_ptr, scores_ptr, out_ptr, states_ptr, writes_ptr, errors_ptr,
+    scale, T,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per sequence and head: the output, and for the backward states, writes and errors."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
@@ -170,24 +147,11 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_state_kernel(
-    d_out_ptr,
-    q_ptr,
-    k_ptr,
-    cumulative_ptr,
-    beta_ptr,
-    errors_ptr,
-    solvers_ptr,
-    scores_ptr,
-    dv_ptr,
-    d_beta_ptr,
+    d_out_ptr, q_ptr, k_ptr, cumulative_ptr, beta_ptr, errors_ptr, solvers_ptr, scores_ptr, dv_ptr, d_beta_ptr,
     d_states_ptr,
-    scale,
-    T,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    scale, T,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per sequence and head: dv, d beta, and the gradient of the state after each chunk."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
@@ -225,26 +189,11 @@ def backward_state_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_chunk_kernel(
-    d_out_ptr,
-    q_ptr,
-    k_ptr,
-    cumulative_ptr,
-    states_ptr,
-    writes_ptr,
-    dv_ptr,
-    d_states_ptr,
-    dq_ptr,
-    dk_ptr,
+    d_out_ptr, q_ptr, k_ptr, cumulative_ptr, states_ptr, writes_ptr, dv_ptr, d_states_ptr, dq_ptr, dk_ptr,
     d_log_decay_ptr,
-    scale,
-    T,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    W: tl.constexpr,
-    LEVELS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    scale, T,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, W: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per chunk, sequence, head and W channels: dq, dk and the gradient of the log decay.
 
     q, and a key that reads (rows of A, and S), occur as their product with `exp(b)`; a key that is written (columns of

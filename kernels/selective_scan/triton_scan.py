@@ -115,33 +115,14 @@ def _sum_b_and_c(grad_b, grad_c, HALVINGS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["T"])
 def scan_forward_kernel(
-    u_ptr,
-    delta_ptr,
-    z_ptr,
-    bc_ptr,
-    a_ptr,
-    d_ptr,
-    bias_ptr,
-    y_ptr,
-    ungated_ptr,
-    starts_ptr,
-    T,
-    CHANNELS,
-    group_size,
+    u_ptr, delta_ptr, z_ptr, bc_ptr, a_ptr, d_ptr, bias_ptr, y_ptr, ungated_ptr, starts_ptr,
+    T, CHANNELS, group_size,
     group_strides,  # of A (of a group and of a channel), D and delta_bias
     u_strides,  # of batch and time, as those below
-    delta_strides,
-    z_strides,
-    bc_strides,
-    EVERY: tl.constexpr,
-    N: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-    FROM_LOG: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    delta_strides, z_strides, bc_strides,
+    EVERY: tl.constexpr, N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr,
+    LANES: tl.constexpr, FROM_LOG: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     group = batch // group_size
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -182,40 +163,14 @@ def scan_forward_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def scan_backward_kernel(
-    u_ptr,
-    delta_ptr,
-    z_ptr,
-    bc_ptr,
-    a_ptr,
-    d_ptr,
-    bias_ptr,
-    ungated_ptr,
-    starts_ptr,
-    grad_ptr,
-    grad_u_ptr,
-    grad_delta_ptr,
-    grad_z_ptr,
-    bc_sums_ptr,
-    sums_ptr,
-    T,
-    CHANNELS,
-    group_size,
+    u_ptr, delta_ptr, z_ptr, bc_ptr, a_ptr, d_ptr, bias_ptr, ungated_ptr, starts_ptr, grad_ptr, grad_u_ptr,
+    grad_delta_ptr, grad_z_ptr, bc_sums_ptr, sums_ptr,
+    T, CHANNELS, group_size,
     group_strides,  # as in the forward
-    u_strides,
-    delta_strides,
-    z_strides,
-    bc_strides,
-    grad_strides,
-    grad_z_strides,
-    N: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-    FROM_LOG: tl.constexpr,
-    HALVINGS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    u_strides, delta_strides, z_strides, bc_strides, grad_strides, grad_z_strides,
+    N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
+    FROM_LOG: tl.constexpr, HALVINGS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     group = batch // group_size
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)

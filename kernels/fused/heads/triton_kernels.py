@@ -78,29 +78,15 @@ def _mean(x, WIDTH: tl.constexpr):
 
 @triton.jit
 def _move(
-    source_ptr,
-    target_ptr,
-    x_ptr,
-    source_strides,
-    target_strides,
-    x_strides,
+    source_ptr, target_ptr, x_ptr,
+    source_strides, target_strides, x_strides,
     gain,  # a tuple of `[1, 1, BLOCK_W]`: one, or both halves of a head that is rotated; empty if the part has none
     sums,  # the same of `[BLOCK_T, BLOCK_H, BLOCK_W]`: the gradient of the gain, not added up yet
-    cos,
-    sin,
-    eps,
-    batch,
-    time,
-    T,
-    ACTION: tl.constexpr,
-    HEADS: tl.constexpr,
-    BLOCK_H: tl.constexpr,
+    cos, sin, eps, batch, time, T,
+    ACTION: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr,
     WIDTH: tl.constexpr,  # half a head if it is rotated
-    BLOCK_W: tl.constexpr,
-    SOURCE_UNIT: tl.constexpr,
-    TARGET_UNIT: tl.constexpr,
-    X_UNIT: tl.constexpr,
-):
+    BLOCK_W: tl.constexpr, SOURCE_UNIT: tl.constexpr, TARGET_UNIT: tl.constexpr, X_UNIT: tl.constexpr,
+):  # fmt: skip
     """Returns `sums` with those of these positions. Elements that are masked are zero, and so add nothing."""
     head, column = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_W)
     mask = (time < T)[:, None, None] & (head < HEADS)[None, :, None] & (column < WIDTH)[None, None, :]

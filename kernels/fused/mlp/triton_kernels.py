@@ -62,20 +62,11 @@ def _gates_and_ups(x, weights, start, d, D, H, ROWS: tl.constexpr, COLUMNS: tl.c
 
 @triton.jit(do_not_specialize=["N"])
 def mlp_forward_kernel(
-    x_ptr,
-    gate_up_weight_ptr,
-    down_weight_ptr,
-    y_ptr,
-    N,
-    gate_up_weight_step,
-    down_weight_step,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    x_ptr, gate_up_weight_ptr, down_weight_ptr, y_ptr,
+    N, gate_up_weight_step, down_weight_step,
+    D: tl.constexpr, H: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0) * ROWS
     row = tl.arange(0, ROWS)[:, None]
@@ -100,23 +91,11 @@ def mlp_forward_kernel(
 
 @triton.jit(do_not_specialize=["N"])
 def mlp_backward_kernel(
-    grad_ptr,
-    x_ptr,
-    gate_up_weight_ptr,
-    down_weight_ptr,
-    grad_x_ptr,
-    grad_gate_up_ptr,
-    hidden_ptr,
-    N,
-    gate_up_weight_step,
-    down_weight_step,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    grad_ptr, x_ptr, gate_up_weight_ptr, down_weight_ptr, grad_x_ptr, grad_gate_up_ptr, hidden_ptr,
+    N, gate_up_weight_step, down_weight_step,
+    D: tl.constexpr, H: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0) * ROWS
     row = tl.arange(0, ROWS)[:, None]

@@ -26,21 +26,10 @@ def swiglu_forward_kernel(
 
 @triton.jit(do_not_specialize=["N"])
 def swiglu_backward_kernel(
-    grad_ptr,
-    gate_ptr,
-    up_ptr,
-    grad_gate_ptr,
-    grad_up_ptr,
-    N,
-    H,
-    grad_row,
-    gate_row,
-    up_row,
-    grad_gate_row,
-    grad_up_row,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    grad_ptr, gate_ptr, up_ptr, grad_gate_ptr, grad_up_ptr,
+    N, H, grad_row, gate_row, up_row, grad_gate_row, grad_up_row,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     row, column, mask = _tile(N, H, ROWS, COLUMNS)
     grad = tl.load(grad_ptr + row * grad_row + column, mask=mask, other=0.0).to(tl.float32)
     gate = tl.load(gate_ptr + row * gate_row + column, mask=mask, other=0.0).to(tl.float32)

@@ -29,24 +29,11 @@ def _squares_kernel(gradient, squares, size, rounds, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["parts"])
 def _moments_kernel(
-    gradient,
-    squares,
-    first_moment,
-    second_moment,
+    gradient, squares, first_moment, second_moment,
     ahead,  # None: no Nesterov momentum
-    step,
-    active,
-    steps_taken,
-    size,
-    parts,
-    matrices,
-    momentum,
-    beta1,
-    beta2,
-    max_norm,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    step, active, steps_taken, size, parts, matrices, momentum, beta1, beta2, max_norm,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     replica = tl.program_id(1).to(tl.int64)
     part = tl.arange(0, PARTS)
     norm = tl.sqrt(tl.sum(tl.load(squares + replica * parts + part, mask=part < parts, other=0.0), axis=0))
@@ -74,23 +61,11 @@ def _moments_kernel(
 
 @triton.jit(do_not_specialize=["steps"])
 def _parameters_kernel(
-    parameters,
-    polar,
-    first_moment,
-    second_moment,
-    step,
-    active,
-    lr,
-    column_scale,
-    column_decay,
-    schedule,
-    size,
+    parameters, polar, first_moment, second_moment, step, active, lr, column_scale, column_decay, schedule, size,
     scales,  # from one replica's row of `column_scale` to the next; 0: all have one
-    steps,
-    matrices,
-    eps,
+    steps, matrices, eps,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     replica = tl.program_id(1).to(tl.int64)
     now = schedule + tl.minimum(tl.load(step).to(tl.int32), steps) - 1
     rate = tl.load(lr + replica) * tl.load(now)

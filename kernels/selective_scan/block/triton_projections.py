@@ -41,26 +41,11 @@ def _weights(pointer, first, rows, row_stride, ROWS: tl.constexpr, column, colum
 
 @triton.jit(do_not_specialize=["N"])
 def scan_inputs_kernel(
-    u_ptr,
-    x_proj_ptr,
-    dt_proj_ptr,
-    dt_ptr,
-    delta_ptr,
-    bc_ptr,
-    N,
-    CHANNELS,
-    x_proj_group,
-    x_proj_row,
-    dt_proj_group,
-    DT_PROJ_ROW: tl.constexpr,
-    RANK: tl.constexpr,
-    STATES: tl.constexpr,
-    BLOCK_RANK: tl.constexpr,
-    BLOCK_STATES: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    u_ptr, x_proj_ptr, dt_proj_ptr, dt_ptr, delta_ptr, bc_ptr,
+    N, CHANNELS, x_proj_group, x_proj_row, dt_proj_group,
+    DT_PROJ_ROW: tl.constexpr, RANK: tl.constexpr, STATES: tl.constexpr, BLOCK_RANK: tl.constexpr,
+    BLOCK_STATES: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     group, row, inside, before = _tile(N, ROWS)
     x_proj_ptr += group * x_proj_group
     dt_proj_ptr += group * dt_proj_group
@@ -93,27 +78,11 @@ def scan_inputs_kernel(
 
 @triton.jit(do_not_specialize=["N", "parts"])
 def scan_inputs_backward_kernel(
-    bc_sums_ptr,
-    grad_delta_ptr,
-    x_proj_ptr,
-    dt_proj_ptr,
-    grad_dt_bc_ptr,
-    grad_u_ptr,
-    N,
-    CHANNELS,
-    parts,
-    x_proj_group,
-    x_proj_row,
-    dt_proj_group,
-    DT_PROJ_ROW: tl.constexpr,
-    RANK: tl.constexpr,
-    STATES: tl.constexpr,
-    BLOCK_RANK: tl.constexpr,
-    BLOCK_STATES: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    bc_sums_ptr, grad_delta_ptr, x_proj_ptr, dt_proj_ptr, grad_dt_bc_ptr, grad_u_ptr,
+    N, CHANNELS, parts, x_proj_group, x_proj_row, dt_proj_group,
+    DT_PROJ_ROW: tl.constexpr, RANK: tl.constexpr, STATES: tl.constexpr, BLOCK_RANK: tl.constexpr,
+    BLOCK_STATES: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     group, row, inside, before = _tile(N, ROWS)
     x_proj_ptr += group * x_proj_group
     dt_proj_ptr += group * dt_proj_group
