@@ -78,24 +78,10 @@ def backward_part(
 
 @triton.jit(do_not_specialize=["T"])
 def forward_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    q_out_ptr,
-    k_out_ptr,
-    v_out_ptr,
-    beta_out_ptr,
-    mean_v_ptr,
-    sums_ptr,
-    T,
-    V_ROW,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, log_decay_ptr, beta_ptr, q_out_ptr, k_out_ptr, v_out_ptr, beta_out_ptr, mean_v_ptr, sums_ptr,
+    T, V_ROW,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
     columns = tl.arange(0, D)
@@ -136,29 +122,11 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_kernel(
-    d_q_ptr,
-    d_k_out_ptr,
-    d_v_out_ptr,
-    d_beta_out_ptr,
-    d_mean_v_ptr,
-    k_ptr,
-    v_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    k_out_ptr,
-    v_out_ptr,
-    sums_ptr,
-    d_k_ptr,
-    d_v_ptr,
-    d_log_decay_ptr,
-    d_beta_ptr,
-    T,
-    V_ROW,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    d_q_ptr, d_k_out_ptr, d_v_out_ptr, d_beta_out_ptr, d_mean_v_ptr, k_ptr, v_ptr, log_decay_ptr, beta_ptr, k_out_ptr,
+    v_out_ptr, sums_ptr, d_k_ptr, d_v_ptr, d_log_decay_ptr, d_beta_ptr,
+    T, V_ROW,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
     d_sum_k = tl.zeros([D], dtype=tl.float32)

@@ -1,7 +1,5 @@
 """What the kernels of softmax attention and of Parallax share: loads and stores of a head, and short sequences."""
 
-# ruff: noqa: RUF005 - Triton compiles `a + (b,)` but not `(*a, b)`.
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -46,7 +44,7 @@ def load_sequence(
     tiles: tl.tuple = ()
     for i in tl.static_range(TILES):
         rows = i * BLOCK + tl.arange(0, BLOCK)
-        tiles = tiles + (load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D),)
+        tiles += (load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D),)
     return tiles
 
 
@@ -57,7 +55,7 @@ def store_rows(x, strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D: 
     start = batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[2]
     at = start + rows.to(tl.int64)[:, None] * strides[1] + columns[None, :]
     inside = (rows < seq_len)[:, None] & (columns < head_dim)[None, :]
-    tl.store(x + at, tile.to(x.dtype.element_ty), mask=inside)
+    tl.store(x + at, tile, mask=inside)
 
 
 @triton.jit
@@ -117,9 +115,9 @@ def softmax_weights(q, k, rho, ROW: tl.constexpr, scale_log2, BLOCK: tl.constexp
             i = ROW * BLOCK + tl.arange(0, BLOCK)
             x = tl.where(i[:, None] >= i[None, :], x, float("-inf"))
         row_max = tl.maximum(row_max, tl.max(x, 1))
-        logits = logits + (x,)
+        logits += (x,)
         if rho is not None:
-            t = t + (dot(rho, k[j].T),)
+            t += (dot(rho, k[j].T),)
     # The product is rounded. All weights of a row share that factor, and it cancels when they are divided by their sum.
     row_max *= scale_log2
     weights: tl.tuple = ()
@@ -130,7 +128,7 @@ def softmax_weights(q, k, rho, ROW: tl.constexpr, scale_log2, BLOCK: tl.constexp
         row_sum += tl.sum(x, 1)
         if rho is not None:
             mean_t += tl.sum(x * t[j], 1)
-        weights = weights + (x,)
+        weights += (x,)
     inverse_sum = 1 / row_sum
     return weights, t, inverse_sum, mean_t * inverse_sum
 
@@ -145,6 +143,6 @@ def softmax_and_gradient(weights, inverse_sum, d_o, v, ROW: tl.constexpr, BLOCK:
         x = weights[j] * inverse_sum[:, None]
         y = dot(d_o, v[j].T)
         mean_a += tl.sum(x * y, 1)
-        p = p + (x,)
-        a = a + (y,)
+        p += (x,)
+        a += (y,)
     return p, a, mean_a

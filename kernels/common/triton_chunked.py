@@ -47,7 +47,7 @@ def store_rows(pointer, offsets, inside, rows, D: tl.constexpr):
     """Writes the rows of D elements that exist."""
     columns = tl.arange(0, D)
     to = pointer + offsets[:, None] * D + columns[None, :]
-    tl.store(to, rows.to(pointer.dtype.element_ty), mask=inside[:, None])
+    tl.store(to, rows, mask=inside[:, None])
 
 
 @triton.jit
@@ -71,7 +71,7 @@ def store_state(pointer, index, distance, state):
     """The inverse of `load_state`, for states of any shape."""
     held = tl.zeros([state.shape[0], 1], dtype=tl.int32) + distance > 0
     to = matrix(pointer, index, state.shape[0], state.shape[1])
-    tl.store(to, state.to(pointer.dtype.element_ty), mask=held)
+    tl.store(to, state, mask=held)
 
 
 @triton.jit

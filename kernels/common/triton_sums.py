@@ -41,7 +41,7 @@ def _sum_parts_kernel(
         total += tl.sum(
             tl.load(parts_ptr + (group * parts + part)[:, None] * size + at[None, :], mask=mask, other=0.0), axis=0
         )
-    tl.store(sums_ptr + group * size + at, total.to(sums_ptr.dtype.element_ty), mask=at < size)
+    tl.store(sums_ptr + group * size + at, total, mask=at < size)
 
 
 def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:

@@ -97,16 +97,10 @@ def unit_lower_inverse(k, beta, cumulative, C: tl.constexpr, D: tl.constexpr, PR
 
 @triton.jit(do_not_specialize=["T"])
 def inverse_kernel(
-    k_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    inverses_ptr,
+    k_ptr, log_decay_ptr, beta_ptr, inverses_ptr,
     T,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per chunk, sequence and head: the inverse of the chunk's triangular system."""
     n, pid = tl.program_id(0), tl.program_id(1)
     inside, offsets = chunk_rows(n, pid, T, H, C)
@@ -114,30 +108,15 @@ def inverse_kernel(
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     k = load_rows(k_ptr, offsets, inside, D)
     inverse = tl.reshape(unit_lower_inverse(k, beta, cumulative, C, D, PRECISION), [C, C])
-    tl.store(matrix(inverses_ptr, index, C, C), inverse.to(inverses_ptr.dtype.element_ty))
+    tl.store(matrix(inverses_ptr, index, C, C), inverse)
 
 
 @triton.jit(do_not_specialize=["T"])
 def forward_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    inverses_ptr,
-    out_ptr,
-    states_ptr,
-    writes_ptr,
-    errors_ptr,
-    scale,
-    T,
-    H: tl.constexpr,
-    E: tl.constexpr,
-    W: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, log_decay_ptr, beta_ptr, inverses_ptr, out_ptr, states_ptr, writes_ptr, errors_ptr,
+    scale, T,
+    H: tl.constexpr, E: tl.constexpr, W: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per sequence and part of the values: the output, and for the backward states, writes and errors."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
@@ -177,25 +156,10 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_state_kernel(
-    d_out_ptr,
-    q_ptr,
-    k_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    errors_ptr,
-    inverses_ptr,
-    dv_ptr,
-    d_betas_ptr,
-    d_states_ptr,
-    scale,
-    T,
-    H: tl.constexpr,
-    E: tl.constexpr,
-    W: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    d_out_ptr, q_ptr, k_ptr, log_decay_ptr, beta_ptr, errors_ptr, inverses_ptr, dv_ptr, d_betas_ptr, d_states_ptr,
+    scale, T,
+    H: tl.constexpr, E: tl.constexpr, W: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per sequence and part of the values: dv, what d beta has from it, the later state's gradient."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
@@ -234,30 +198,12 @@ def backward_state_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_chunk_kernel(
-    d_out_ptr,
-    q_ptr,
-    k_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    states_ptr,
-    writes_ptr,
-    dv_ptr,
-    d_states_ptr,
-    d_betas_ptr,
-    dq_ptr,
-    dk_ptr,
-    d_log_decay_ptr,
-    d_beta_ptr,
-    scale,
-    T,
-    H: tl.constexpr,
-    E: tl.constexpr,
-    W: tl.constexpr,
-    V: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
+    d_out_ptr, q_ptr, k_ptr, log_decay_ptr, beta_ptr, states_ptr, writes_ptr, dv_ptr, d_states_ptr, d_betas_ptr, dq_ptr,
+    dk_ptr, d_log_decay_ptr, d_beta_ptr,
+    scale, T,
+    H: tl.constexpr, E: tl.constexpr, W: tl.constexpr, V: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
     PRECISION: tl.constexpr,
-):
+):  # fmt: skip
     """One program per chunk, sequence and key head: dq, dk and the gradients of log decay and beta."""
     n, pid, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     i = tl.arange(0, C)

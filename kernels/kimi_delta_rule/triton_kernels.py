@@ -26,6 +26,7 @@ from mixerlab.kernels.common.triton_chunked import (
     split_dot,
     store_rows,
     store_state,
+    sum_from,
 )
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
 
@@ -76,19 +77,10 @@ def cumulative_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def chunk_kernel(
-    q_ptr,
-    k_ptr,
-    cumulative_ptr,
-    beta_ptr,
-    solvers_ptr,
-    scores_ptr,
+    q_ptr, k_ptr, cumulative_ptr, beta_ptr, solvers_ptr, scores_ptr,
     T,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per chunk, sequence and head: N and P."""
     n, pid = tl.program_id(0), tl.program_id(1)
     i = tl.arange(0, C)
@@ -112,30 +104,16 @@ def chunk_kernel(
         corner -= tl.dot(solver, beta * corner, input_precision=PRECISION)
         corner -= tl.dot(corner, beta * solver, input_precision=PRECISION)
         solver += corner
-    tl.store(matrix(scores_ptr, index, C, C), scores.to(scores_ptr.dtype.element_ty))
-    tl.store(matrix(solvers_ptr, index, C, C), solver.to(solvers_ptr.dtype.element_ty))
+    tl.store(matrix(scores_ptr, index, C, C), scores)
+    tl.store(matrix(solvers_ptr, index, C, C), solver)
 
 
 @triton.jit(do_not_specialize=["T"])
 def forward_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    cumulative_ptr,
-    beta_ptr,
-    solvers_ptr,
-    scores_ptr,
-    out_ptr,
-    states_ptr,
-    writes_ptr,
-    errors_ptr,
-    scale,
-    T,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, cumulative_ptr, beta_ptr, solvers_ptr, scores_ptr, out_ptr, states_ptr, writes_ptr, errors_ptr,
+    scale, T,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per sequence and head: the output, and for the backward states, writes and errors."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
@@ -169,24 +147,11 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_state_kernel(
-    d_out_ptr,
-    q_ptr,
-    k_ptr,
-    cumulative_ptr,
-    beta_ptr,
-    errors_ptr,
-    solvers_ptr,
-    scores_ptr,
-    dv_ptr,
-    d_beta_ptr,
+    d_out_ptr, q_ptr, k_ptr, cumulative_ptr, beta_ptr, errors_ptr, solvers_ptr, scores_ptr, dv_ptr, d_beta_ptr,
     d_states_ptr,
-    scale,
-    T,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    scale, T,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per sequence and head: dv, d beta, and the gradient of the state after each chunk."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
@@ -224,26 +189,11 @@ def backward_state_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_chunk_kernel(
-    d_out_ptr,
-    q_ptr,
-    k_ptr,
-    cumulative_ptr,
-    states_ptr,
-    writes_ptr,
-    dv_ptr,
-    d_states_ptr,
-    dq_ptr,
-    dk_ptr,
+    d_out_ptr, q_ptr, k_ptr, cumulative_ptr, states_ptr, writes_ptr, dv_ptr, d_states_ptr, dq_ptr, dk_ptr,
     d_log_decay_ptr,
-    scale,
-    T,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    W: tl.constexpr,
-    LEVELS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    scale, T,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, W: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One program per chunk, sequence, head and W channels: dq, dk and the gradient of the log decay.
 
     q, and a key that reads (rows of A, and S), occur as their product with `exp(b)`; a key that is written (columns of
@@ -286,8 +236,8 @@ def backward_chunk_kernel(
         through = tl.dot(tl.trans(of_scores), q_there, input_precision=PRECISION)
         through += tl.dot(tl.trans(of_between), k_there, input_precision=PRECISION)
         d_write += factor * through
-    tl.store(dq_ptr + at, d_q.to(dtype), mask=inside[:, None])
-    tl.store(dk_ptr + at, (d_read + d_write).to(dtype), mask=inside[:, None])
+    tl.store(dq_ptr + at, d_q, mask=inside[:, None])
+    tl.store(dk_ptr + at, d_read + d_write, mask=inside[:, None])
     d_b = q * d_q + k * (d_read - d_write)
-    d_log_decay = tl.sum(d_b, 0)[None, :] - tl.cumsum(d_b, 0) + d_b + d_total[None, :]
+    d_log_decay = sum_from(d_b) + d_total[None, :]
     tl.store(d_log_decay_ptr + at, d_log_decay, mask=inside[:, None])

@@ -16,20 +16,12 @@ QUERIES, KEYS = 32, 64  # of a tile; more queries would not fit in registers
 
 @triton.jit(do_not_specialize=["C", "S", "HIDDEN"])
 def solve_kernel(
-    keys_ptr,
-    weights_ptr,
-    ridge_ptr,
-    means_ptr,
-    right_ptr,
-    solutions_ptr,
+    keys_ptr, weights_ptr, ridge_ptr, means_ptr, right_ptr, solutions_ptr,
     C,  # queries
     S,  # keys
     HIDDEN,  # keys behind the first query
-    ITERATIONS: tl.constexpr,
-    D: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-):
+    ITERATIONS: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
     """The steps of `reference.conjugate_gradients`; `ITERATIONS` of them, so that no row depends on another."""
     first = tl.program_id(0) * QUERIES
     pair = tl.program_id(1).to(tl.int64)  # sequence and head

@@ -75,18 +75,9 @@ def apply(x, k, weights, from_start, high, low, ridge, HELD: tl.constexpr, FAST:
 
 @triton.jit
 def conjugate_gradients(
-    right,
-    k,
-    weights,
-    from_start,
-    high,
-    low,
-    ridge,
-    HELD: tl.constexpr,
-    ITERATIONS: tl.constexpr,
-    TOLERANCE: tl.constexpr,
-    FAST: tl.constexpr,
-):
+    right, k, weights, from_start, high, low, ridge,
+    HELD: tl.constexpr, ITERATIONS: tl.constexpr, TOLERANCE: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
     """Solves for every row of a chunk, from zero, by the steps of `reference.conjugate_gradients`.
 
     A row has converged when its residual is at most TOLERANCE of its right-hand side. Its solution stays as it is from
@@ -117,18 +108,9 @@ def conjugate_gradients(
 
 @triton.jit
 def solve(
-    n,
-    right,
-    k,
-    weights,
-    from_start,
-    high,
-    low,
-    ridge,
-    ITERATIONS: tl.constexpr,
-    TOLERANCE: tl.constexpr,
-    FAST: tl.constexpr,
-):
+    n, right, k, weights, from_start, high, low, ridge,
+    ITERATIONS: tl.constexpr, TOLERANCE: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
     """The solutions of chunk `n`. Before the first chunk the state is zero, and the products with it are left out."""
     # Gradients of positions long before the loss may be so small that their squares underflow. They are scaled by a
     # power of two, which keeps 16-bit queries exact.
@@ -144,19 +126,10 @@ def solve(
 
 @triton.jit(do_not_specialize=["T"])
 def states_kernel(
-    k_ptr,
-    v_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    key_states_ptr,
-    value_states_ptr,
-    T,
-    V_ROW,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISE: tl.constexpr,
-):
+    k_ptr, v_ptr, log_decay_ptr, beta_ptr, key_states_ptr, value_states_ptr,
+    T, V_ROW,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
     """One program per sequence and head: H and G before each chunk."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
@@ -177,27 +150,13 @@ def states_kernel(
 
 @triton.jit(do_not_specialize=["T", "SEQUENCES"])
 def solve_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    ridge_ptr,
-    key_states_ptr,
-    value_states_ptr,
-    out_ptr,
-    solutions_ptr,
+    q_ptr, k_ptr, v_ptr, log_decay_ptr, beta_ptr, ridge_ptr, key_states_ptr, value_states_ptr, out_ptr, solutions_ptr,
     T,
     V_ROW,  # elements from one position of v to the next
     SEQUENCES,  # that share a ridge
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    ITERATIONS: tl.constexpr,
-    TOLERANCE: tl.constexpr,
-    FAST: tl.constexpr,
-    PRECISE: tl.constexpr,
-):
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, ITERATIONS: tl.constexpr, TOLERANCE: tl.constexpr,
+    FAST: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
     """One program per chunk, sequence and head: the solutions x and the output."""
     n, pid = tl.program_id(0), tl.program_id(1)
     head = pid % H
@@ -222,30 +181,12 @@ def solve_kernel(
 
 @triton.jit(do_not_specialize=["T", "SEQUENCES"])
 def adjoint_kernel(
-    d_out_ptr,
-    k_ptr,
-    v_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    ridge_ptr,
-    key_states_ptr,
-    value_states_ptr,
-    solutions_ptr,
-    dq_ptr,
-    adjoints_ptr,
-    d_reading_ptr,
-    d_ridge_ptr,
-    T,
-    V_ROW,
-    SEQUENCES,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    ITERATIONS: tl.constexpr,
-    TOLERANCE: tl.constexpr,
-    FAST: tl.constexpr,
-    PRECISE: tl.constexpr,
-):
+    d_out_ptr, k_ptr, v_ptr, log_decay_ptr, beta_ptr, ridge_ptr, key_states_ptr, value_states_ptr, solutions_ptr,
+    dq_ptr, adjoints_ptr, d_reading_ptr, d_ridge_ptr,
+    T, V_ROW, SEQUENCES,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, ITERATIONS: tl.constexpr, TOLERANCE: tl.constexpr,
+    FAST: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
     """One program per chunk, sequence and head: the adjoint solutions y, which are dq.
 
     Also the gradient of `b_i` through what row i reads from the states (`d_reading`), and a part of that of the ridge.
@@ -280,19 +221,10 @@ def adjoint_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_states_kernel(
-    d_out_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    solutions_ptr,
-    adjoints_ptr,
-    d_key_states_ptr,
-    d_value_states_ptr,
+    d_out_ptr, log_decay_ptr, beta_ptr, solutions_ptr, adjoints_ptr, d_key_states_ptr, d_value_states_ptr,
     T,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    PRECISE: tl.constexpr,
-):
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
     """One program per sequence and head: the gradients of H and G after each chunk."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
@@ -315,30 +247,11 @@ def backward_states_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_chunk_kernel(
-    d_out_ptr,
-    k_ptr,
-    v_ptr,
-    log_decay_ptr,
-    beta_ptr,
-    key_states_ptr,
-    value_states_ptr,
-    d_key_states_ptr,
-    d_value_states_ptr,
-    solutions_ptr,
-    adjoints_ptr,
-    d_reading_ptr,
-    dk_ptr,
-    dv_ptr,
-    d_log_decay_ptr,
-    d_beta_ptr,
-    T,
-    V_ROW,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    FAST: tl.constexpr,
-    PRECISE: tl.constexpr,
-):
+    d_out_ptr, k_ptr, v_ptr, log_decay_ptr, beta_ptr, key_states_ptr, value_states_ptr, d_key_states_ptr,
+    d_value_states_ptr, solutions_ptr, adjoints_ptr, d_reading_ptr, dk_ptr, dv_ptr, d_log_decay_ptr, d_beta_ptr,
+    T, V_ROW,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, FAST: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
     """One program per chunk, sequence and head: dk, dv and the gradients of the gates.
 
     Position j enters every later t as `exp(b_t - b_j) beta_j (x_t.k_j) (v_j.d_out_t - y_t.k_j)`.

@@ -15,43 +15,13 @@ from mixerlab.kernels.parallax.triton_rotation import norm_back, prefetch_rows, 
 from mixerlab.kernels.parallax.triton_tiles import load_pair_tile, load_tile, query_offset, store_tile, visible
 
 
-@triton.jit
-def _accumulate_dkv(
-    d_k, d_v, k, v, q_rho_desc, d_o_desc, lse, weight_at_0, beta, gamma,
-    batch, head, row_start, keys, first, last, window, scale, scale_log2,
-    HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """Adds the terms of the queries `first .. last` to dK and to scale dV."""
-    for start in range(first, last, BLOCK_M):
-        q_rho = load_pair_tile(q_rho_desc, batch, head, start, BLOCK_M, BLOCK_D)
-        d_o = load_tile(d_o_desc, batch, head, start, BLOCK_M, BLOCK_D)
-        queries = start + tl.arange(0, BLOCK_M)
-        lse_m = tl.load(lse + row_start + queries)
-        weight_at_0_m = tl.load(weight_at_0 + row_start + queries)
-        beta_m = tl.load(beta + row_start + queries)
-        gamma_m = tl.load(gamma + row_start + queries)
-        logits, t = left_right(dot(k, q_rho.T), keys.shape[0], BLOCK_M)
-        if MASKED:
-            seen = visible(queries[None, :], keys[:, None], window, HAS_WINDOW)
-            logits = tl.where(seen, logits, float("-inf"))
-        p = tl.exp2(logits * scale_log2 - lse_m[None, :])
-        # The scale is multiplied into 1 + t̄ - t, which costs nothing. g1 needs it, and dV is divided by it at the end.
-        weight = weight_at_0_m[None, :] - t * scale
-        d_v = dot((p * weight).to(v.dtype), d_o, d_v)
-        a = dot(v, d_o.T)
-        g2 = p * (beta_m[None, :] - a)
-        g1 = p * gamma_m[None, :] - g2 * weight
-        d_k = dot(beside(g1.to(v.dtype), g2.to(v.dtype), keys.shape[0], BLOCK_M), q_rho, d_k)
-    return d_k, d_v
-
-
 @triton.jit(do_not_specialize=["gain_group"], do_not_specialize_on_alignment=["gains"])
 def dkv_kernel(
     q_rho_desc, k, k_strides, v, v_strides, d_o_desc, lse, weight_at_0, beta, gamma,
     d_k_desc, d_v_desc, frequency, group_size,
     unnormed_k, gains, gain_group, gain_sums, eps,
     kv_heads, seq_len, head_dim, window, scale, scale_log2,
-    ROTATE_K: tl.constexpr, ROOM: tl.constexpr, GROUP: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    ROOM: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """dK and dV of a block of keys, summed over the query heads that share them.
@@ -72,39 +42,46 @@ def dkv_kernel(
     d_k = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     d_v = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
 
-    # The loops visit the queries `first .. last`, of which `full .. full_last` see every key of the block.
+    # The queries `first .. last` see keys of the block, and of these `full .. full_last` see all, so need no mask.
     first = start_n // BLOCK_M * BLOCK_M
     full = tl.cdiv(start_n + BLOCK_N, BLOCK_M) * BLOCK_M
     last = seq_len
     full_last = seq_len
-    if HAS_WINDOW:
+    if window is not None:
         last = tl.minimum(start_n + BLOCK_N - 1 + window, seq_len)
         full_last = tl.maximum((start_n + window) // BLOCK_M * BLOCK_M, full)
+    bounds = first, full, full_last, last
 
     for head in range(kv_head * GROUP, (kv_head + 1) * GROUP):
         row_start = query_offset(batch * kv_heads * GROUP + head, seq_len, ROOM)
-        d_k, d_v = _accumulate_dkv(
-            d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, lse, weight_at_0, beta, gamma,
-            batch, head, row_start, keys, first, tl.minimum(full, last), window, scale, scale_log2,
-            HAS_WINDOW, True, BLOCK_M, BLOCK_D,
-        )  # fmt: skip
-        d_k, d_v = _accumulate_dkv(
-            d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, lse, weight_at_0, beta, gamma,
-            batch, head, row_start, keys, full, tl.minimum(full_last, last), window, scale, scale_log2,
-            HAS_WINDOW, False, BLOCK_M, BLOCK_D,
-        )  # fmt: skip
-        if HAS_WINDOW:
-            d_k, d_v = _accumulate_dkv(
-                d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, lse, weight_at_0, beta, gamma,
-                batch, head, row_start, keys, full_last, last, window, scale, scale_log2,
-                HAS_WINDOW, True, BLOCK_M, BLOCK_D,
-            )  # fmt: skip
+        for i in tl.static_range(2 if window is None else 3):
+            for start in range(bounds[i], tl.minimum(bounds[i + 1], last), BLOCK_M):
+                q_rho = load_pair_tile(q_rho_desc, batch, head, start, BLOCK_M, BLOCK_D)
+                d_o = load_tile(d_o_desc, batch, head, start, BLOCK_M, BLOCK_D)
+                queries = start + tl.arange(0, BLOCK_M)
+                lse_m = tl.load(lse + row_start + queries)
+                weight_at_0_m = tl.load(weight_at_0 + row_start + queries)
+                beta_m = tl.load(beta + row_start + queries)
+                gamma_m = tl.load(gamma + row_start + queries)
+                logits, t = left_right(dot(k_n, q_rho.T), BLOCK_N, BLOCK_M)
+                if i != 1:
+                    seen = visible(queries[None, :], keys[:, None], window)
+                    logits = tl.where(seen, logits, float("-inf"))
+                p = tl.exp2(logits * scale_log2 - lse_m[None, :])
+                # The scale is multiplied into 1 + t̄ - t, which costs nothing. g1 needs it, and dV is divided by it at
+                # the end.
+                weight = weight_at_0_m[None, :] - t * scale
+                d_v = dot((p * weight).to(v_n.dtype), d_o, d_v)
+                a = dot(v_n, d_o.T)
+                g2 = p * (beta_m[None, :] - a)
+                g1 = p * gamma_m[None, :] - g2 * weight
+                d_k = dot(beside(g1.to(v_n.dtype), g2.to(v_n.dtype), BLOCK_N, BLOCK_M), q_rho, d_k)
     if gains is not None:  # all loads first: their latencies overlap
         x_k = load_rows(unnormed_k, k_strides, batch, kv_head, keys, seq_len, head_dim, BLOCK_D)
         gains += batch // group_size * gain_group + BLOCK_D  # of q, k and ρ
         gain = tl.load(gains + tl.arange(0, BLOCK_D)).to(tl.float32)
         gain_sums += tl.program_id(0).to(tl.int64) * (3 * BLOCK_D) + BLOCK_D
-    if ROTATE_K:
+    if frequency is not None:
         d_k = rotate_back(d_k, frequency, batch // group_size, keys, BLOCK_N, BLOCK_D, EXACT)
     if gains is not None:
         d_k = norm_back(d_k, x_k, gain, gain_sums, eps, BLOCK_D)

@@ -13,7 +13,7 @@ import triton.language as tl
 from mixerlab.kernels.common.triton_attention import dot, load_pair, load_rows
 from mixerlab.kernels.common.triton_halves import upper_lower
 from mixerlab.kernels.parallax.triton_rotation import norm_back, prefetch_rows, rotate_back
-from mixerlab.kernels.parallax.triton_tiles import load_tile, query_offset, seen_span, store_tile, visible
+from mixerlab.kernels.parallax.triton_tiles import key_bounds, load_tile, query_offset, store_tile, visible
 
 
 @triton.jit
@@ -21,7 +21,7 @@ def preprocess_kernel(
     d_o, d_o_strides, mean_v, cov, saved_strides, beta, gamma, heads, seq_len, head_dim, scale,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """The preprocess kernel: β and scale γ of a block of queries."""
+    """β and scale γ of a block of queries."""
     blocks = tl.cdiv(seq_len, BLOCK_M)
     sequence = tl.program_id(0) // blocks
     batch = sequence // heads
@@ -35,38 +35,13 @@ def preprocess_kernel(
     tl.store(gamma + row, tl.sum(d_o * cov, 1) * scale)
 
 
-@triton.jit
-def _accumulate_dq(
-    d_q, d_rho, q_rho, d_o, lse, weight_at_0, beta, gamma,
-    k_desc, v_desc, batch, kv_head, queries, first, last, window, scale, scale_log2,
-    HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """Adds the terms of the keys `first .. last` to dQ and dR."""
-    for start in range(first, last, BLOCK_N):
-        k = load_tile(k_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
-        v = load_tile(v_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
-        logits, t = upper_lower(dot(q_rho, k.T), queries.shape[0], BLOCK_N)
-        a = dot(d_o, v.T)
-        if MASKED:
-            keys = start + tl.arange(0, BLOCK_N)
-            seen = visible(queries[:, None], keys[None, :], window, HAS_WINDOW)
-            logits = tl.where(seen, logits, float("-inf"))
-        p = tl.exp2(logits * scale_log2 - lse[:, None])
-        g2 = p * (beta[:, None] - a)
-        g1 = p * gamma[:, None] - g2 * (weight_at_0[:, None] - t * scale)
-        d_rho = dot(g2.to(k.dtype), k, d_rho)
-        d_q = dot(g1.to(k.dtype), k, d_q)
-    return d_q, d_rho
-
-
 @triton.jit(do_not_specialize=["gain_group"], do_not_specialize_on_alignment=["gains"])
 def dq_kernel(
     q, q_strides, rho, rho_strides, k_desc, v_desc, d_o, d_o_strides,
     lse, weight_at_0, beta, gamma, d_q_desc, d_rho_desc, frequency, group_size,
     unnormed_q, unnormed_rho, gains, gain_group, gain_sums, eps,
     heads, seq_len, head_dim, window, scale, scale_log2,
-    ROTATE_Q: tl.constexpr, ROTATE_RHO: tl.constexpr, ROOM: tl.constexpr,
-    GROUP: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    ROTATE_RHO: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """dQ and dR of a block of queries, taken back through the rotation of q, or ρ, and the norms of both."""
@@ -78,7 +53,7 @@ def dq_kernel(
     start_m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
     kv_head = head // GROUP
     queries = start_m + tl.arange(0, BLOCK_M)
-    row = query_offset(sequence, seq_len, ROOM) + queries
+    row = query_offset(sequence, seq_len, BLOCK_M) + queries
 
     q_rho = load_pair(q, q_strides, rho, rho_strides, batch, head, start_m, seq_len, head_dim, BLOCK_M, BLOCK_D)
     d_o = load_rows(d_o, d_o_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
@@ -93,30 +68,29 @@ def dq_kernel(
     d_q = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     d_rho = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
-    first, full, full_last, last = seen_span(start_m, seq_len, window, HAS_WINDOW, BLOCK_M, BLOCK_N)
-    if HAS_WINDOW:
-        d_q, d_rho = _accumulate_dq(
-            d_q, d_rho, q_rho, d_o, lse_m, weight_at_0_m, beta_m, gamma_m,
-            k_desc, v_desc, batch, kv_head, queries, first, full, window, scale, scale_log2,
-            HAS_WINDOW, True, BLOCK_N, BLOCK_D,
-        )  # fmt: skip
-    d_q, d_rho = _accumulate_dq(
-        d_q, d_rho, q_rho, d_o, lse_m, weight_at_0_m, beta_m, gamma_m,
-        k_desc, v_desc, batch, kv_head, queries, full, full_last, window, scale, scale_log2,
-        HAS_WINDOW, False, BLOCK_N, BLOCK_D,
-    )  # fmt: skip
-    d_q, d_rho = _accumulate_dq(
-        d_q, d_rho, q_rho, d_o, lse_m, weight_at_0_m, beta_m, gamma_m,
-        k_desc, v_desc, batch, kv_head, queries, full_last, last, window, scale, scale_log2,
-        HAS_WINDOW, True, BLOCK_N, BLOCK_D,
-    )  # fmt: skip
+    bounds = key_bounds(start_m, seq_len, window, BLOCK_M, BLOCK_N)
+    for i in tl.static_range(1 if window is None else 0, 3):
+        for start in range(bounds[i], bounds[i + 1], BLOCK_N):
+            k = load_tile(k_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
+            v = load_tile(v_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
+            logits, t = upper_lower(dot(q_rho, k.T), BLOCK_M, BLOCK_N)
+            a = dot(d_o, v.T)
+            if i != 1:
+                keys = start + tl.arange(0, BLOCK_N)
+                seen = visible(queries[:, None], keys[None, :], window)
+                logits = tl.where(seen, logits, float("-inf"))
+            p = tl.exp2(logits * scale_log2 - lse_m[:, None])
+            g2 = p * (beta_m[:, None] - a)
+            g1 = p * gamma_m[:, None] - g2 * (weight_at_0_m[:, None] - t * scale)
+            d_rho = dot(g2.to(k.dtype), k, d_rho)
+            d_q = dot(g1.to(k.dtype), k, d_q)
     if gains is not None:  # all loads first: their latencies overlap
         x_q = load_rows(unnormed_q, q_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
         x_rho = load_rows(unnormed_rho, rho_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
         gains += batch // group_size * gain_group + tl.arange(0, BLOCK_D)  # of q, k and ρ
         gain_q, gain_rho = tl.load(gains).to(tl.float32), tl.load(gains + 2 * BLOCK_D).to(tl.float32)
         gain_sums += tl.program_id(0).to(tl.int64) * (3 * BLOCK_D)
-    if ROTATE_Q:
+    if frequency is not None:
         d_q = rotate_back(d_q, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, EXACT)
     if ROTATE_RHO:
         d_rho = rotate_back(d_rho, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, EXACT)

@@ -35,7 +35,7 @@ class Norms(NamedTuple):
     eps: float
 
 
-# Of the forward and dq, and of dkv, by the width of a tile; the best of about 20 choices each on an H200 (README.md).
+# Of the forward and dq, and of dkv, by the width of a tile; the best of about 20 choices each on an H200.
 # Programs of one warp group, two or three to a multiprocessor, are faster than larger tiles: while one waits, another
 # computes.
 QUERY_TILES = {16: Tiles(64, 64, 4, 3), 32: Tiles(64, 64, 4, 3), 64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2)}
@@ -76,8 +76,8 @@ def run_forward(
         *(descriptor(x, tiles.keys) for x in (k, v)),
         *(descriptor(x, tiles.queries) for x in (o, mean_v, cov)),
         *(lse, weight_at_0),
-        *(heads, length, head_dim, window or 0, scale, scale * LOG2_E.value),
-        **_constants(q, k, window, tiles),
+        *(heads, length, head_dim, window, scale, scale * LOG2_E.value),
+        **_constants(q, k, tiles),
     )
     return o, mean_v, cov, lse, weight_at_0
 
@@ -108,21 +108,20 @@ def run_backward(
     batch, length, heads, head_dim = q.shape
     kv_heads = k.shape[2]
     d_q, d_rho, d_k, d_v = gradients
-    rotate = frequency is not None
     rotation = (frequency, 1 if frequency is None else batch // frequency.shape[0])
     beta, gamma = torch.empty_like(lse), torch.empty_like(lse)
     tiles = _tiles(QUERY_TILES, q)
     room = tiles.queries  # of the forward too, and a multiple of those of dkv
-    gains, sums = None, None
-    if norms is not None:
-        gains = whole_rows(norms.gains)
+    unnormed_q, unnormed_k, unnormed_rho, gains, eps = norms or (None, None, None, None, 0.0)
+    sums = None
+    if gains is not None:
+        gains = whole_rows(gains)
         assert heads == kv_heads and room == _tiles(KEY_TILES, q).keys  # dq and dkv count blocks
         parts = triton.cdiv(length, room) * batch * heads // len(gains)
         sums = torch.empty((len(gains), parts, 3, head_dim), dtype=torch.float32, device=q.device)
-    unnormed_q, unnormed_k, unnormed_rho = (None,) * 3 if norms is None else norms[:3]
-    of_gains = (gains, 0 if gains is None else gains.stride(0), sums, 0.0 if norms is None else norms.eps)
+    of_gains = (gains, 0 if gains is None else gains.stride(0), sums, eps)
     per_query = (lse, weight_at_0, beta, gamma)
-    sizes = (length, head_dim, window or 0, scale, scale * LOG2_E.value)
+    sizes = (length, head_dim, window, scale, scale * LOG2_E.value)
 
     preprocess_kernel[(triton.cdiv(length, room) * batch * heads,)](
         *(d_o, d_o.stride(), mean_v, cov, cov.stride(), beta, gamma),
@@ -139,10 +138,8 @@ def run_backward(
         *rotation,
         *(unnormed_q, unnormed_rho, *of_gains),
         *(heads, *sizes),
-        ROTATE_Q=rotate,
         ROTATE_RHO=rotate_rho,
-        ROOM=room,
-        **_constants(q, k, window, tiles),
+        **_constants(q, k, tiles),
     )
     tiles = _tiles(KEY_TILES, q)
     dkv_kernel[(triton.cdiv(length, tiles.keys) * batch * kv_heads,)](
@@ -154,9 +151,8 @@ def run_backward(
         *rotation,
         *(unnormed_k, *of_gains),
         *(kv_heads, *sizes),
-        ROTATE_K=rotate,
         ROOM=room,
-        **_constants(q, k, window, tiles),
+        **_constants(q, k, tiles),
     )
     return None if gains is None or sums is None else sum_parts(sums, gains.dtype)
 
@@ -174,11 +170,10 @@ def _tiles(choices: dict[int, Tiles], q: Tensor) -> Tiles:
     return FLOAT32_TILES if q.dtype == torch.float32 else choices[padded_head_dim(q.shape[3])]
 
 
-def _constants(q: Tensor, k: Tensor, window: int | None, tiles: Tiles) -> dict:
+def _constants(q: Tensor, k: Tensor, tiles: Tiles) -> dict:
     """The compile-time arguments that every kernel takes."""
     return {
         "GROUP": q.shape[2] // k.shape[2],
-        "HAS_WINDOW": window is not None,
         "BLOCK_M": tiles.queries,
         "BLOCK_N": tiles.keys,
         "BLOCK_D": padded_head_dim(q.shape[3]),

@@ -74,17 +74,17 @@ def short_backward_kernel(
             x = p[j] * (beta[:, None] - a[j])
             y = t[j] * scale - (scale * (1 + mean_t))[:, None]
             gamma -= tl.sum(x * y, 1)
-            g2 = g2 + (x,)
-            u = u + (y,)
+            g2 += (x,)
+            u += (y,)
         d_q_tile = tl.zeros([BLOCK, BLOCK_D], tl.float32)
         d_rho_tile = tl.zeros([BLOCK, BLOCK_D], tl.float32)
         weight: tl.tuple = ()
         g1: tl.tuple = ()
         g2_half: tl.tuple = ()
         for j in tl.static_range(ROW + 1):
-            g1 = g1 + ((p[j] * gamma[:, None] + g2[j] * u[j]).to(half),)
-            g2_half = g2_half + (g2[j].to(half),)
-            weight = weight + ((p[j] * u[j]).to(half),)
+            g1 += ((p[j] * gamma[:, None] + g2[j] * u[j]).to(half),)
+            g2_half += (g2[j].to(half),)
+            weight += ((p[j] * u[j]).to(half),)
         for j in tl.static_range(ROW + 1):
             d_rho_tile = dot(g2_half[j], ks[j], d_rho_tile)
             d_q_tile = dot(g1[j], ks[j], d_q_tile)

@@ -26,7 +26,8 @@ def load_pair_tile(desc, batch, head, row, ROWS: tl.constexpr, BLOCK_D: tl.const
 @triton.jit
 def store_tile(desc, batch, head, row, tile, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Writes `[ROWS, BLOCK_D]` from `row` on, except what lies outside the tensor."""
-    desc.store([batch, head, row, 0], tile.to(desc.dtype).reshape(1, 1, ROWS, BLOCK_D))
+    tile = tile.to(desc.dtype)  # `store` casts after the reshape, which may then move float32 between threads
+    desc.store([batch, head, row, 0], tile.reshape(1, 1, ROWS, BLOCK_D))
 
 
 @triton.jit
@@ -39,25 +40,26 @@ def query_offset(sequence, seq_len, ROOM: tl.constexpr):
 
 
 @triton.jit
-def visible(queries, keys, window, HAS_WINDOW: tl.constexpr):
+def visible(queries, keys, window):
     """Whether each query sees each key; `queries` and `keys` are positions that broadcast."""
     seen = queries >= keys
-    if HAS_WINDOW:
+    if window is not None:
         seen = seen & (queries - keys < window)
     return seen
 
 
 @triton.jit
-def seen_span(start_m, seq_len, window, HAS_WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The keys `first .. last` that some query of the block at `start_m` sees, and `full .. full_last` that all see.
+def key_bounds(start_m, seq_len, window, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The four bounds of three stretches of the keys that queries of the block at `start_m` see.
 
-    All but `last` are multiples of BLOCK_N.
+    All queries see the second stretch, which needs no mask. The first is empty without a window. All bounds but the
+    last are multiples of BLOCK_N.
     """
     first = 0
     full = 0
     last = tl.minimum(start_m + BLOCK_M, seq_len)
     full_last = start_m // BLOCK_N * BLOCK_N
-    if HAS_WINDOW:
+    if window is not None:
         first = tl.maximum(start_m - window + 1, 0) // BLOCK_N * BLOCK_N
         full = tl.cdiv(tl.maximum(start_m + BLOCK_M - window, 0), BLOCK_N) * BLOCK_N
         full = tl.maximum(tl.minimum(full, full_last), first)

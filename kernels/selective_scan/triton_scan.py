@@ -57,7 +57,7 @@ def _scan_and_save(decay, x, state, starts, start, row, channel, n, T, CHANNELS,
         if r % EVERY == 0:
             width = tl.where(start + r < T, CHANNELS, 0)
             saved = (channel < width)[None, :, None] & (n < N)[:, None, :]
-            tl.store(starts, state.to(starts.dtype.element_ty), mask=saved)
+            tl.store(starts, state, mask=saved)
             starts += N * CHANNELS
         state = tl.fma(row_of(decay, row, r), state, row_of(x, row, r))
         states = with_row(states, row, r, state[None, :, :, :])
@@ -115,33 +115,14 @@ def _sum_b_and_c(grad_b, grad_c, HALVINGS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["T"])
 def scan_forward_kernel(
-    u_ptr,
-    delta_ptr,
-    z_ptr,
-    bc_ptr,
-    a_ptr,
-    d_ptr,
-    bias_ptr,
-    y_ptr,
-    ungated_ptr,
-    starts_ptr,
-    T,
-    CHANNELS,
-    group_size,
+    u_ptr, delta_ptr, z_ptr, bc_ptr, a_ptr, d_ptr, bias_ptr, y_ptr, ungated_ptr, starts_ptr,
+    T, CHANNELS, group_size,
     group_strides,  # of A (of a group and of a channel), D and delta_bias
     u_strides,  # of batch and time, as those below
-    delta_strides,
-    z_strides,
-    bc_strides,
-    EVERY: tl.constexpr,
-    N: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-    FROM_LOG: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    delta_strides, z_strides, bc_strides,
+    EVERY: tl.constexpr, N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr,
+    LANES: tl.constexpr, FROM_LOG: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     group = batch // group_size
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -175,47 +156,21 @@ def scan_forward_kernel(
         state = row_of(states, row, BLOCK_T - 1)  # from the tile: else Triton carries it in two register layouts
         y = sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
         rows = (batch * T + time)[:, None] * CHANNELS + channel[None, :]
-        tl.store(ungated_ptr + rows, y.to(ungated_ptr.dtype.element_ty), mask=inside)
+        tl.store(ungated_ptr + rows, y, mask=inside)
         y = y * z * sigmoid(z)
-        tl.store(y_ptr + rows, y.to(y_ptr.dtype.element_ty), mask=inside)
+        tl.store(y_ptr + rows, y, mask=inside)
 
 
 @triton.jit(do_not_specialize=["T"])
 def scan_backward_kernel(
-    u_ptr,
-    delta_ptr,
-    z_ptr,
-    bc_ptr,
-    a_ptr,
-    d_ptr,
-    bias_ptr,
-    ungated_ptr,
-    starts_ptr,
-    grad_ptr,
-    grad_u_ptr,
-    grad_delta_ptr,
-    grad_z_ptr,
-    bc_sums_ptr,
-    sums_ptr,
-    T,
-    CHANNELS,
-    group_size,
+    u_ptr, delta_ptr, z_ptr, bc_ptr, a_ptr, d_ptr, bias_ptr, ungated_ptr, starts_ptr, grad_ptr, grad_u_ptr,
+    grad_delta_ptr, grad_z_ptr, bc_sums_ptr, sums_ptr,
+    T, CHANNELS, group_size,
     group_strides,  # as in the forward
-    u_strides,
-    delta_strides,
-    z_strides,
-    bc_strides,
-    grad_strides,
-    grad_z_strides,
-    N: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-    FROM_LOG: tl.constexpr,
-    HALVINGS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    u_strides, delta_strides, z_strides, bc_strides, grad_strides, grad_z_strides,
+    N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
+    FROM_LOG: tl.constexpr, HALVINGS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     group = batch // group_size
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -272,13 +227,13 @@ def scan_backward_kernel(
         grad_bias += grad_logit
         grad_bc = _sum_b_and_c(grad_states * scaled[:, None, :, None], after * grad_y[:, None, :, None], HALVINGS)
 
-        tl.store(grad_u_ptr + rows, grad_u.to(grad_u_ptr.dtype.element_ty), mask=inside)
-        tl.store(grad_delta_ptr + rows, grad_logit.to(grad_delta_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_u_ptr + rows, grad_u, mask=inside)
+        tl.store(grad_delta_ptr + rows, grad_logit, mask=inside)
         z_rows = batch * grad_z_strides[0] + time[:, None] * grad_z_strides[1] + channel[None, :]
-        tl.store(grad_z_ptr + z_rows, grad_z.to(grad_z_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_z_ptr + z_rows, grad_z, mask=inside)
         part = (tl.program_id(0) * tl.num_programs(1) + batch) * T
         sums = bc_sums_ptr + (part + time)[:, None] * (2 * N) + (which * N + which_n)[None, :]
-        tl.store(sums, grad_bc.to(bc_sums_ptr.dtype.element_ty), mask=is_time[:, None] & (which_n < N)[None, :])
+        tl.store(sums, grad_bc, mask=is_time[:, None] & (which_n < N)[None, :])
 
     if FROM_LOG:
         grad_rate *= rate * LN_2

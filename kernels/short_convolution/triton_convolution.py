@@ -99,17 +99,9 @@ def _forward_rows(
     x_ptr,
     x_time,
     y_ptr,
-    y_time,
-    taps,
-    start,
-    channel,
-    end,
-    T,
-    eps,
-    ROWS,
-    UNROLL: tl.constexpr,
-    UNIT_NORM: tl.constexpr,
-):
+    y_time, taps, start, channel, end, T, eps, ROWS,
+    UNROLL: tl.constexpr, UNIT_NORM: tl.constexpr,
+):  # fmt: skip
     x0 = to_float32(_row(x_ptr, start - 3, x_time, channel, T, end))
     x1 = to_float32(_row(x_ptr, start - 2, x_time, channel, T, end))
     x2 = to_float32(_row(x_ptr, start - 1, x_time, channel, T, end))
@@ -188,17 +180,9 @@ def _backward_rows(
     grad_ptr,
     grad_time,
     grad_x_ptr,
-    grad_x_time,
-    taps,
-    start,
-    channel,
-    end,
-    T,
-    eps,
-    ROWS,
-    is_normed,
+    grad_x_time, taps, start, channel, end, T, eps, ROWS, is_normed,
     UNROLL: tl.constexpr,
-):
+):  # fmt: skip
     """Writes the rows of `grad_x`; returns the sums for the four taps and the bias."""
     x: tl.tuple = ()  # of six positions
     d_total: tl.tuple = ()  # gradients of the sums at the three positions that read the first rows

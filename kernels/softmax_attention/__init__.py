@@ -1,13 +1,13 @@
 """Causal softmax attention: our own kernels for short sequences, where they are faster, and PyTorch's for the rest.
 
-Under vmap replicas fold into the batch, for PyTorch's kernels too (`operator.py`).
+Under vmap replicas fold into the batch, for PyTorch's kernels too (`batched.py`).
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixerlab.kernels.softmax_attention.operator import batched_attention, short_attention
+from mixerlab.kernels.softmax_attention.batched import batched_attention
 
 SHORT_LENGTH = 128  # positions that one program holds
 MAX_HEAD_DIM = 64  # above it, PyTorch's kernels are as fast
@@ -16,6 +16,8 @@ MAX_HEAD_DIM = 64  # above it, PyTorch's kernels are as fast
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`softmax(q k^T / sqrt(D)) v` over the keys up to each query; all `[B, T, H, D]`, differentiable."""
     if is_short(q.device, q.dtype, q.shape[1], q.shape[3]):
+        from mixerlab.kernels.softmax_attention.operator import short_attention  # here, because Triton is optional
+
         return short_attention(q, k, v)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if torch.compiler.is_compiling():  # which knows PyTorch's own gradient, and its rule for vmap

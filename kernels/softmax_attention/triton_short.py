@@ -9,25 +9,18 @@ kernels share their first steps with those of Parallax (`kernels/common/triton_a
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.triton_attention import (
     dot,
     load_sequence,
-    short_constants,
     softmax_and_gradient,
     softmax_weights,
     store_rows,
-    with_strides,
 )
-from mixerlab.kernels.common.triton_elementwise import LOG2_E
-
-BLOCK = 64  # positions of a tile
 
 
 @triton.jit
-def _short_attention_forward_kernel(
+def short_attention_forward_kernel(
     q, q_strides, k, k_strides, v, v_strides, o, o_strides,
     heads, seq_len, head_dim, scale_log2,
     TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -47,7 +40,7 @@ def _short_attention_forward_kernel(
 
 
 @triton.jit
-def _short_attention_backward_kernel(
+def short_attention_backward_kernel(
     d_o, d_o_strides, q, q_strides, k, k_strides, v, v_strides,
     d_q, d_q_strides, d_k, d_k_strides, d_v, d_v_strides,
     heads, seq_len, head_dim, scale, scale_log2,
@@ -70,7 +63,7 @@ def _short_attention_backward_kernel(
         d_q_tile = tl.zeros([BLOCK, BLOCK_D], tl.float32)
         d_logits: tl.tuple = ()
         for j in tl.static_range(ROW + 1):
-            d_logits = d_logits + ((p[j] * (a[j] - mean_a[:, None])).to(half),)
+            d_logits += ((p[j] * (a[j] - mean_a[:, None])).to(half),)
             d_q_tile = dot(d_logits[j], ks[j], d_q_tile)
         store_rows(d_q, d_q_strides, batch, head, rows, d_q_tile * scale, seq_len, head_dim, BLOCK_D)
         earlier_d_ks: tl.tuple = ()
@@ -86,27 +79,3 @@ def _short_attention_backward_kernel(
                 earlier_d_vs = (d_v_tile,) + earlier_d_vs
         d_ks = earlier_d_ks
         d_vs = earlier_d_vs
-
-
-def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The output `[B, T, H, D]` for T up to 128."""
-    batch, length, heads, head_dim = q.shape
-    o = q.new_empty(q.shape)
-    _short_attention_forward_kernel[(batch * heads,)](
-        *with_strides(*map(unit_stride, (q, k, v)), o),
-        *(heads, length, head_dim, head_dim**-0.5 * LOG2_E.value),
-        **short_constants(q, BLOCK),
-    )
-    return o
-
-
-def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """dQ, dK and dV."""
-    batch, length, heads, head_dim = q.shape
-    d_q, d_k, d_v = (x.new_empty(x.shape) for x in (q, k, v))
-    _short_attention_backward_kernel[(batch * heads,)](
-        *with_strides(*map(unit_stride, (d_o, q, k, v)), d_q, d_k, d_v),
-        *(heads, length, head_dim, head_dim**-0.5, head_dim**-0.5 * LOG2_E.value),
-        **short_constants(q, BLOCK),
-    )
-    return d_q, d_k, d_v

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mixerlab.kernels.softmax_attention import softmax_attention
-from mixerlab.kernels.softmax_attention.operator import batched_attention, pytorchs_attention
+from mixerlab.kernels.softmax_attention.batched import batched_attention, pytorchs_attention
 
 
 class replicas_in_batch(TorchFunctionMode):

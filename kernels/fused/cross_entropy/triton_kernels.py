@@ -11,17 +11,10 @@ NO_LOGIT = tl.constexpr(-1e30)  # past the vocabulary; finite, so that differenc
 
 @triton.jit(do_not_specialize=["N"])
 def cross_entropy_forward_kernel(
-    logits_ptr,
-    targets_ptr,
-    sums_ptr,
-    counts_ptr,
-    lse_ptr,
-    N,
-    V,
-    logits_row,
-    ROWS: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
+    logits_ptr, targets_ptr, sums_ptr, counts_ptr, lse_ptr,
+    N, V, logits_row,
+    ROWS: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     in_group = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = in_group < N
@@ -67,18 +60,10 @@ def group_means_kernel(sums_ptr, counts_ptr, means_ptr, group_counts_ptr, parts,
 
 @triton.jit(do_not_specialize=["N"])
 def cross_entropy_backward_kernel(
-    grad_ptr,
-    logits_ptr,
-    targets_ptr,
-    group_counts_ptr,
-    lse_ptr,
-    grad_logits_ptr,
-    N,
-    V,
-    logits_row,
-    ROWS: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
+    grad_ptr, logits_ptr, targets_ptr, group_counts_ptr, lse_ptr, grad_logits_ptr,
+    N, V, logits_row,
+    ROWS: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     in_group = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = in_group < N
@@ -93,8 +78,4 @@ def cross_entropy_backward_kernel(
         x = tl.load(logits_ptr + row[:, None] * logits_row + token[None, :], mask=mask, other=0.0).to(tl.float32)
         probability = tl.exp(x - lse[:, None])
         grad_x = grad[:, None] * tl.where(token[None, :] == target[:, None], probability - 1.0, probability)
-        tl.store(
-            grad_logits_ptr + row[:, None] * V + token[None, :],
-            grad_x.to(grad_logits_ptr.dtype.element_ty),
-            mask=mask,
-        )
+        tl.store(grad_logits_ptr + row[:, None] * V + token[None, :], grad_x, mask=mask)

@@ -14,16 +14,10 @@ from mixerlab.kernels.fused.triton_one_hot import add_by_token
 # the eight bfloat16 elements that a thread writes would make the aligned case slower.
 @triton.jit(do_not_specialize=["N"])
 def embedding_forward_kernel(
-    tokens_ptr,
-    weight_ptr,
-    y_ptr,
-    N,
-    weight_group,
-    weight_row,
-    D: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    tokens_ptr, weight_ptr, y_ptr,
+    N, weight_group, weight_row,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -35,17 +29,10 @@ def embedding_forward_kernel(
 
 @triton.jit(do_not_specialize=["N", "V", "part_rows"])
 def embedding_backward_kernel(
-    grad_ptr,
-    tokens_ptr,
-    sums_ptr,
-    N,
-    V,
-    part_rows,
-    D: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    grad_ptr, tokens_ptr, sums_ptr,
+    N, V, part_rows,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     part, parts = tl.program_id(0), tl.num_programs(0)
     across = tl.cdiv(D, BLOCK_D)

@@ -35,7 +35,7 @@ def gated_norm_forward_kernel(
     weight = tl.load(weight_ptr + group * weight_group + column, mask=column < D, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)
     y = x * scale[:, None] * weight[None, :] * (gate * tl.sigmoid(gate) if SILU else tl.sigmoid(gate))
-    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(y_ptr + at, y, mask=mask)
 
 
 @triton.jit(do_not_specialize=["N", "weight_group"], do_not_specialize_on_alignment=["weight_ptr"])
@@ -59,10 +59,10 @@ def gated_norm_backward_kernel(
         sigmoid = tl.sigmoid(gate)
         gated = gate * sigmoid if SILU else sigmoid
         grad_gate = grad * x * weight[None, :] * (gated * (1.0 - sigmoid) + (sigmoid if SILU else 0.0))
-        tl.store(grad_gate_ptr + at, grad_gate.to(grad_gate_ptr.dtype.element_ty), mask=mask)
+        tl.store(grad_gate_ptr + at, grad_gate, mask=mask)
         grad *= gated
         grad_weight += grad * x
         grad *= weight[None, :]
         grad_x = scale * (grad - x * (tl.sum(grad * x, axis=1) / D)[:, None])
-        tl.store(grad_x_ptr + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
+        tl.store(grad_x_ptr + at, grad_x, mask=mask)
     tl.store(sums_ptr + (group * parts + part) * D + column, tl.sum(grad_weight, axis=0), mask=column < D)

@@ -83,8 +83,8 @@ def gates_backward_kernel(
             of_log_rate += d_softplus * softplus(z)
         beta = tl.sigmoid(_logits(beta_logit_ptr, group, row, head, mask_h, beta_group, beta_row, beta_bias))
         d_beta *= beta * (1.0 - beta)
-        tl.store(d_decay_logit_ptr + at, d_z.to(d_decay_logit_ptr.dtype.element_ty), mask=mask)
-        tl.store(d_beta_logit_ptr + at_h, d_beta.to(d_beta_logit_ptr.dtype.element_ty), mask=mask_h)
+        tl.store(d_decay_logit_ptr + at, d_z, mask=mask)
+        tl.store(d_beta_logit_ptr + at_h, d_beta, mask=mask_h)
         of_decay_bias += d_z
         of_beta_bias += d_beta
     sums_ptr += (group * parts + part) * (2 * C + H)

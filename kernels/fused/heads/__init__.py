@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_traced, why_not_triton
-from mixerlab.kernels.fused.heads.operator import Split, norm
 from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, lists_of, views
 from mixerlab.kernels.fused.linear import join_rows
 from mixerlab.kernels.fused.rms_norm.reference import wide_rms_norm
@@ -63,6 +62,8 @@ def split_heads(
         why = "the kernel counts positions from 0"
     if resolve_backend(backend, packed.device, why) == "reference":
         return _reference(packed, parts, inverse_frequency, gains, eps, start)
+    from mixerlab.kernels.fused.heads.operator import Split  # here, because Triton is optional
+
     # One group of parameters; under vmap each replica is another.
     joined = join_rows(*(gain[None] for gain in gains))[None] if gains else None
     return Split.apply(packed, inverse_frequency, joined, eps, parts)
@@ -137,6 +138,8 @@ def norm_heads(
     if resolve_backend(backend, packed.device, why) == "reference":
         results = _reference(packed[None], parts, None, given, eps, None)
         return torch.cat([x.flatten(2) for x in results], dim=-1)[0]
+    from mixerlab.kernels.fused.heads.operator import norm
+
     return norm(packed[None], join_rows(*(gain[None] for gain in given))[None], eps, *lists_of(parts))[0]
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.registration import fold_replicas, register
+from mixerlab.kernels.fused.heads import triton_kernels
 from mixerlab.kernels.fused.heads.parts import Form, Part, empty_results, lists_of, parts_of, views, with_views
 
 
@@ -21,8 +22,6 @@ def split(
 
     `packed` `[groups * B, T, C]` has the sequences of one group of parameters after another.
     """
-    from mixerlab.kernels.fused.heads import triton_kernels  # here, because Triton is optional
-
     return list(triton_kernels.split(packed, inverse_frequency, parts_of(heads, widths, forms), gains, eps))
 
 
@@ -38,8 +37,6 @@ def split_backward(
     forms: list[int],
 ) -> list[Tensor]:
     """The gradient of `packed` from those of all parts, including the views, and that of `gains` if there are any."""
-    from mixerlab.kernels.fused.heads import triton_kernels
-
     grad_packed = packed.new_empty(packed.shape)
     grad_gains = triton_kernels.split_backward(
         grads, packed, inverse_frequency, parts_of(heads, widths, forms), grad_packed, gains, eps
@@ -50,8 +47,6 @@ def split_backward(
 @torch.library.custom_op("mixerlab::norm_heads", mutates_args=())
 def norm(packed: Tensor, gains: Tensor, eps: float, heads: list[int], widths: list[int], forms: list[int]) -> Tensor:
     """`norm_heads` of `packed` `[groups, N, C]`, of which the parts are all columns."""
-    from mixerlab.kernels.fused.heads import triton_kernels
-
     normed, parts = packed.new_empty(packed.shape), parts_of(heads, widths, forms)
     triton_kernels.split(packed, None, parts, gains, eps, views(normed, parts))
     return normed

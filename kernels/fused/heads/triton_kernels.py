@@ -66,11 +66,6 @@ def _load(ptr, mask):
 
 
 @triton.jit
-def _store(ptr, x, mask):
-    tl.store(ptr, x.to(ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
 def _rotated(first, second, cos, sin):
     return first * cos - second * sin, second * cos + first * sin
 
@@ -83,29 +78,15 @@ def _mean(x, WIDTH: tl.constexpr):
 
 @triton.jit
 def _move(
-    source_ptr,
-    target_ptr,
-    x_ptr,
-    source_strides,
-    target_strides,
-    x_strides,
+    source_ptr, target_ptr, x_ptr,
+    source_strides, target_strides, x_strides,
     gain,  # a tuple of `[1, 1, BLOCK_W]`: one, or both halves of a head that is rotated; empty if the part has none
     sums,  # the same of `[BLOCK_T, BLOCK_H, BLOCK_W]`: the gradient of the gain, not added up yet
-    cos,
-    sin,
-    eps,
-    batch,
-    time,
-    T,
-    ACTION: tl.constexpr,
-    HEADS: tl.constexpr,
-    BLOCK_H: tl.constexpr,
+    cos, sin, eps, batch, time, T,
+    ACTION: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr,
     WIDTH: tl.constexpr,  # half a head if it is rotated
-    BLOCK_W: tl.constexpr,
-    SOURCE_UNIT: tl.constexpr,
-    TARGET_UNIT: tl.constexpr,
-    X_UNIT: tl.constexpr,
-):
+    BLOCK_W: tl.constexpr, SOURCE_UNIT: tl.constexpr, TARGET_UNIT: tl.constexpr, X_UNIT: tl.constexpr,
+):  # fmt: skip
     """Returns `sums` with those of these positions. Elements that are masked are zero, and so add nothing."""
     head, column = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_W)
     mask = (time < T)[:, None, None] & (head < HEADS)[None, :, None] & (column < WIDTH)[None, None, :]
@@ -113,29 +94,29 @@ def _move(
     target = _at(target_ptr, batch, time, head, target_strides, TARGET_UNIT) + column[None, None, :]
     x_at = _at(x_ptr, batch, time, head, x_strides, X_UNIT) + column[None, None, :]
     if ACTION == _ZERO:
-        _store(target, tl.zeros_like(mask.to(tl.float32)), mask)
+        tl.store(target, 0.0, mask=mask)
     elif ACTION == _ROTARY:
         first, second = _rotated(_load(source, mask), _load(source + WIDTH, mask), cos, sin)
-        _store(target, first, mask)
-        _store(target + WIDTH, second, mask)
+        tl.store(target, first, mask=mask)
+        tl.store(target + WIDTH, second, mask=mask)
     elif ACTION == _UNIT_NORM:
         x = _load(source, mask)
-        _store(target, x * tl.rsqrt(tl.sum(x * x, axis=2) + _UNIT_NORM_EPS)[:, :, None], mask)
+        tl.store(target, x * tl.rsqrt(tl.sum(x * x, axis=2) + _UNIT_NORM_EPS)[:, :, None], mask=mask)
     elif ACTION == _UNIT_NORM_GRADIENT:
         x = _load(x_at, mask)
         grad = _load(source, mask)
         scale = tl.rsqrt(tl.sum(x * x, axis=2) + _UNIT_NORM_EPS)[:, :, None]
         x *= scale
-        _store(target, scale * (grad - x * tl.sum(grad * x, axis=2)[:, :, None]), mask)
+        tl.store(target, scale * (grad - x * tl.sum(grad * x, axis=2)[:, :, None]), mask=mask)
     elif ACTION == _RMS_NORM:
         x = _load(source, mask)
-        _store(target, x * tl.rsqrt(_mean(x * x, WIDTH) + eps) * gain[0], mask)
+        tl.store(target, x * tl.rsqrt(_mean(x * x, WIDTH) + eps) * gain[0], mask=mask)
     elif ACTION == _RMS_NORM_ROTARY:
         first, second = _load(source, mask), _load(source + WIDTH, mask)
         scale = tl.rsqrt(_mean(first * first + second * second, 2 * WIDTH) + eps)
         first, second = _rotated(first * scale * gain[0], second * scale * gain[1], cos, sin)
-        _store(target, first, mask)
-        _store(target + WIDTH, second, mask)
+        tl.store(target, first, mask=mask)
+        tl.store(target + WIDTH, second, mask=mask)
     elif ACTION == _RMS_NORM_GRADIENT:
         x = _load(x_at, mask)
         grad = _load(source, mask)
@@ -143,7 +124,7 @@ def _move(
         x *= scale
         sums = (sums[0] + grad * x,)
         grad *= gain[0]
-        _store(target, scale * (grad - x * _mean(grad * x, WIDTH)), mask)
+        tl.store(target, scale * (grad - x * _mean(grad * x, WIDTH)), mask=mask)
     elif ACTION == _RMS_NORM_ROTARY_GRADIENT:
         first, second = _load(x_at, mask), _load(x_at + WIDTH, mask)
         grad_first, grad_second = _rotated(_load(source, mask), _load(source + WIDTH, mask), cos, sin)
@@ -154,10 +135,10 @@ def _move(
         grad_first *= gain[0]
         grad_second *= gain[1]
         mean = _mean(grad_first * first + grad_second * second, 2 * WIDTH)
-        _store(target, scale * (grad_first - first * mean), mask)
-        _store(target + WIDTH, scale * (grad_second - second * mean), mask)
+        tl.store(target, scale * (grad_first - first * mean), mask=mask)
+        tl.store(target + WIDTH, scale * (grad_second - second * mean), mask=mask)
     else:
-        _store(target, _load(source, mask), mask)
+        tl.store(target, _load(source, mask), mask=mask)
     return sums
 
 

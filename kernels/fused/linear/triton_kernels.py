@@ -18,23 +18,13 @@ import triton.language as tl
 # One build for any number of rows, groups, outputs and inputs, and for any strides.
 @triton.jit(do_not_specialize=["N", "part_rows", "m_units", "k_units", "grad_group", "grad_row", "x_group", "x_row"])
 def weight_gradient_kernel(
-    grad_ptr,
-    x_ptr,
-    parts_ptr,
+    grad_ptr, x_ptr, parts_ptr,
     N,
     part_rows,  # a multiple of BLOCK_N
     m_units,  # M / UNIT_M. The strides of grad count UNIT_M too, so that the compiler knows how they are aligned
-    k_units,
-    grad_group,
-    grad_row,
-    x_group,
-    x_row,
-    UNIT_M: tl.constexpr,
-    UNIT_K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    k_units, grad_group, grad_row, x_group, x_row,
+    UNIT_M: tl.constexpr, UNIT_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     M, K = m_units * UNIT_M, k_units * UNIT_K
     across = tl.cdiv(K, BLOCK_K)
     m = (tl.program_id(0) // across) * BLOCK_M + tl.arange(0, BLOCK_M)

@@ -48,22 +48,25 @@ def _rounded(x, dtype: tl.constexpr):
     return x
 
 
+@triton.jit
+def _gates_and_ups(x, weights, start, d, D, H, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Gates and ups of the inner columns from `start` on, rounded, and the weights of both, one above the other."""
+    pair = tl.arange(0, 2 * COLUMNS)  # columns of gates, then of ups: one product computes both
+    h = start + pair % COLUMNS
+    at = (pair // COLUMNS * H + h)[:, None] * D + d[None, :]
+    weight = tl.load(weights + at, mask=(h < H)[:, None] & (d < D)[None, :], other=0.0)
+    both = _rounded(tl.dot(x, tl.trans(weight), input_precision="ieee"), x.dtype)
+    gate, up = left_right(both, ROWS, COLUMNS)
+    return gate, up, weight
+
+
 @triton.jit(do_not_specialize=["N"])
 def mlp_forward_kernel(
-    x_ptr,
-    gate_up_weight_ptr,
-    down_weight_ptr,
-    y_ptr,
-    N,
-    gate_up_weight_step,
-    down_weight_step,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    x_ptr, gate_up_weight_ptr, down_weight_ptr, y_ptr,
+    N, gate_up_weight_step, down_weight_step,
+    D: tl.constexpr, H: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0) * ROWS
     row = tl.arange(0, ROWS)[:, None]
@@ -75,41 +78,24 @@ def mlp_forward_kernel(
     x = tl.load(x_ptr + before + at, mask=mask, other=0.0)
     gate_up_weights = gate_up_weight_ptr + group * gate_up_weight_step
     down_weights = down_weight_ptr + group * down_weight_step
-    pair = tl.arange(0, 2 * COLUMNS)  # columns of gates, then of ups: one product computes both
     dtype = x.dtype
     y = tl.zeros((ROWS, BLOCK_D), dtype=tl.float32)
     for start in tl.range(0, H, COLUMNS, num_stages=STAGES):
-        h = start + pair % COLUMNS
-        weight_at = (pair // COLUMNS * H + h)[:, None] * D + d[None, :]
-        weight = tl.load(gate_up_weights + weight_at, mask=(h < H)[:, None] & d_in, other=0.0)
-        gate_up = _rounded(tl.dot(x, tl.trans(weight), input_precision="ieee"), dtype)
-        gate, up = left_right(gate_up, ROWS, COLUMNS)
+        gate, up, _ = _gates_and_ups(x, gate_up_weights, start, d, D, H, ROWS, COLUMNS)
         hidden = gate * sigmoid_for(gate, dtype) * up
         h = (start + tl.arange(0, COLUMNS))[None, :]
         down_weight = tl.load(down_weights + d[:, None] * H + h, mask=(d < D)[:, None] & (h < H), other=0.0)
         y = tl.dot(hidden.to(dtype), tl.trans(down_weight), y, input_precision="ieee")
-    tl.store(y_ptr + before + at, y.to(dtype), mask=mask)
+    tl.store(y_ptr + before + at, y, mask=mask)
 
 
 @triton.jit(do_not_specialize=["N"])
 def mlp_backward_kernel(
-    grad_ptr,
-    x_ptr,
-    gate_up_weight_ptr,
-    down_weight_ptr,
-    grad_x_ptr,
-    grad_gate_up_ptr,
-    hidden_ptr,
-    N,
-    gate_up_weight_step,
-    down_weight_step,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    grad_ptr, x_ptr, gate_up_weight_ptr, down_weight_ptr, grad_x_ptr, grad_gate_up_ptr, hidden_ptr,
+    N, gate_up_weight_step, down_weight_step,
+    D: tl.constexpr, H: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0) * ROWS
     row = tl.arange(0, ROWS)[:, None]
@@ -122,15 +108,10 @@ def mlp_backward_kernel(
     x = tl.load(x_ptr + before * D + at, mask=mask, other=0.0)
     gate_up_weights = gate_up_weight_ptr + group * gate_up_weight_step
     down_weights = down_weight_ptr + group * down_weight_step
-    pair = tl.arange(0, 2 * COLUMNS)  # columns of gates, then of ups
     dtype = grad.dtype
     grad_x = tl.zeros((ROWS, BLOCK_D), dtype=tl.float32)
     for start in tl.range(0, H, COLUMNS, num_stages=STAGES):
-        h = start + pair % COLUMNS
-        weight_at = (pair // COLUMNS * H + h)[:, None] * D + d[None, :]
-        weight = tl.load(gate_up_weights + weight_at, mask=(h < H)[:, None] & d_in, other=0.0)
-        gate_up = _rounded(tl.dot(x, tl.trans(weight), input_precision="ieee"), dtype)
-        gate, up = left_right(gate_up, ROWS, COLUMNS)
+        gate, up, weight = _gates_and_ups(x, gate_up_weights, start, d, D, H, ROWS, COLUMNS)
         h = (start + tl.arange(0, COLUMNS))[None, :]
         down_weight = tl.load(down_weights + d[:, None] * H + h, mask=(d < D)[:, None] & (h < H), other=0.0)
         grad_hidden = tl.dot(grad, down_weight, input_precision="ieee")
@@ -146,4 +127,4 @@ def mlp_backward_kernel(
         tl.store(hidden_ptr + before * H + (row * H + h), hidden, mask=inside)
         grad_gate_up = beside(grad_gate, grad_up, ROWS, COLUMNS)
         grad_x = tl.dot(grad_gate_up, weight, grad_x, input_precision="ieee")
-    tl.store(grad_x_ptr + before * D + at, grad_x.to(dtype), mask=mask)
+    tl.store(grad_x_ptr + before * D + at, grad_x, mask=mask)

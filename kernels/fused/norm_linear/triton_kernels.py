@@ -37,24 +37,13 @@ def _load_weights(gain_ptr, weight_ptr, weight_row, v, d, V, D: tl.constexpr):
 def norm_linear_forward_kernel(
     x_ptr,
     y_ptr,  # None: nothing is added
-    gain_ptr,
-    weight_ptr,
-    bias_ptr,
-    out_ptr,
+    gain_ptr, weight_ptr, bias_ptr, out_ptr,
     N,
     units,  # V / UNIT
-    gain_group,
-    weight_group,
-    weight_row,
-    bias_group,
-    eps,
-    UNIT: tl.constexpr,
-    D: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
+    gain_group, weight_group, weight_row, bias_group, eps,
+    UNIT: tl.constexpr, D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
     DTYPE: tl.constexpr,
-):
+):  # fmt: skip
     group, V = tl.program_id(1).to(tl.int64), units * UNIT
     v, d = tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_D)
     bias = tl.load(bias_ptr + group * bias_group + v, mask=v < V, other=0.0).to(tl.float32)
@@ -73,27 +62,17 @@ def norm_linear_forward_kernel(
 
 @triton.jit(**ANY)
 def norm_linear_backward_kernel(
-    grad_ptr,
-    x_ptr,
+    grad_ptr, x_ptr,
     y_ptr,  # None: nothing is added
-    gain_ptr,
-    weight_ptr,
-    grad_x_ptr,
+    gain_ptr, weight_ptr, grad_x_ptr,
     copy_ptr,  # None: no second copy of the gradient of x
     sums_ptr,
     N,
     units,  # V / UNIT
-    gain_group,
-    weight_group,
-    weight_row,
-    eps,
-    UNIT: tl.constexpr,
-    D: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
+    gain_group, weight_group, weight_row, eps,
+    UNIT: tl.constexpr, D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
     DTYPE: tl.constexpr,
-):
+):  # fmt: skip
     group, V = tl.program_id(1).to(tl.int64), units * UNIT
     part, parts = tl.program_id(0), tl.num_programs(0)
     v, d = tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_D)
@@ -118,9 +97,9 @@ def norm_linear_backward_kernel(
         products = tl.dot(tl.trans(low), x.to(DTYPE), products, input_precision="ieee")
         grad_x = tl.dot(low, scaled, input_precision="ieee")
         grad_x = scale * (grad_x - x * (tl.sum(grad_x * x, axis=1) / D)[:, None])
-        tl.store(grad_x_ptr + first * D + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
+        tl.store(grad_x_ptr + first * D + at, grad_x, mask=mask)
         if copy_ptr is not None:
-            tl.store(copy_ptr + first * D + at, grad_x.to(copy_ptr.dtype.element_ty), mask=mask)
+            tl.store(copy_ptr + first * D + at, grad_x, mask=mask)
     sums = sums_ptr + (group * parts + part) * (V * D + D + V)
     gain, weight = _load_weights(gain_ptr, weight_ptr, weight_row, v, d, V, D)  # not kept in registers until here
     tl.store(sums + v[:, None] * D + d[None, :], products * gain[None, :], mask=(v < V)[:, None] & (d < D)[None, :])

@@ -56,7 +56,7 @@ def rms_norm_forward_kernel(
         x = total.to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)
     normed = x * scale[:, None] * weight[None, :]
-    tl.store(normed_ptr + at, normed.to(normed_ptr.dtype.element_ty), mask=mask)
+    tl.store(normed_ptr + at, normed, mask=mask)
 
 
 @triton.jit(**ANY)
@@ -108,11 +108,11 @@ def rms_norm_backward_kernel(
         if past_ptr is not None:
             grad_x += tl.load(past_ptr + at, mask=mask, other=0.0).to(tl.float32)
         if grad_x_ptr is not None:
-            tl.store(grad_x_ptr + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
+            tl.store(grad_x_ptr + at, grad_x, mask=mask)
         else:
             grad_table = add_by_token(grad_table, token, v, grad_x)  # rows past N are zeros
         if copy_ptr is not None:
-            tl.store(copy_ptr + at, grad_x.to(copy_ptr.dtype.element_ty), mask=mask)
+            tl.store(copy_ptr + at, grad_x, mask=mask)
     sums = sums_ptr + (group * parts + part) * (1 + V) * D + column
     tl.store(sums, tl.sum(grad_weight, axis=0), mask=column < D)
     if grad_x_ptr is None:

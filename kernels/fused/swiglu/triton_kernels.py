@@ -21,26 +21,15 @@ def swiglu_forward_kernel(
     gate = tl.load(gate_ptr + row * gate_row + column, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * up_row + column, mask=mask, other=0.0).to(tl.float32)
     y = gate * tl.sigmoid(gate) * up
-    tl.store(y_ptr + row * y_row + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(y_ptr + row * y_row + column, y, mask=mask)
 
 
 @triton.jit(do_not_specialize=["N"])
 def swiglu_backward_kernel(
-    grad_ptr,
-    gate_ptr,
-    up_ptr,
-    grad_gate_ptr,
-    grad_up_ptr,
-    N,
-    H,
-    grad_row,
-    gate_row,
-    up_row,
-    grad_gate_row,
-    grad_up_row,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    grad_ptr, gate_ptr, up_ptr, grad_gate_ptr, grad_up_ptr,
+    N, H, grad_row, gate_row, up_row, grad_gate_row, grad_up_row,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     row, column, mask = _tile(N, H, ROWS, COLUMNS)
     grad = tl.load(grad_ptr + row * grad_row + column, mask=mask, other=0.0).to(tl.float32)
     gate = tl.load(gate_ptr + row * gate_row + column, mask=mask, other=0.0).to(tl.float32)
@@ -48,6 +37,5 @@ def swiglu_backward_kernel(
     sigmoid = tl.sigmoid(gate)
     silu = gate * sigmoid
     grad_gate = grad * up * (sigmoid + silu * (1.0 - sigmoid))
-    dtype = grad_gate_ptr.dtype.element_ty
-    tl.store(grad_gate_ptr + row * grad_gate_row + column, grad_gate.to(dtype), mask=mask)
-    tl.store(grad_up_ptr + row * grad_up_row + column, (grad * silu).to(dtype), mask=mask)
+    tl.store(grad_gate_ptr + row * grad_gate_row + column, grad_gate, mask=mask)
+    tl.store(grad_up_ptr + row * grad_up_row + column, grad * silu, mask=mask)

@@ -22,7 +22,7 @@ def _join_columns_kernel(parts, strides, joined, table, size, BLOCK: tl.constexp
     for i in tl.static_range(len(parts)):
         if part == i:
             value = tl.load(parts[i] + replica * strides[i] + at, mask=at < length, other=0.0)
-            tl.store(target, value.to(tl.float32), mask=at < length)
+            tl.store(target, value, mask=at < length)
 
 
 @cache  # without a limit: a captured graph reads its table by address, but does not keep it alive

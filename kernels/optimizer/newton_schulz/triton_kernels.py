@@ -64,7 +64,7 @@ def polar_read_kernel(
     at = replica * blocks_in_all + first + block
     tl.store(squares + at, tl.sum(tl.sum(x * x, axis=1), axis=0))
     inside = tl.arange(0, SHORT)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    tl.store(blocks_of_x + at * (SHORT * BLOCK) + inside, x.to(blocks_of_x.dtype.element_ty))
+    tl.store(blocks_of_x + at * (SHORT * BLOCK) + inside, x)
 
 
 @triton.jit(do_not_specialize=["polar_stride", "blocks_in_all", "is_first", "is_last"])
@@ -73,18 +73,9 @@ def polar_step_kernel(
     next_blocks,  # X after the step; not written in the last one
     squares,
     polar,  # written in the last step
-    polar_stride,
-    table,
-    blocks_in_all,
-    is_first,
-    is_last,
-    eps,
-    A: tl.constexpr,
-    B: tl.constexpr,
-    C: tl.constexpr,
-    SHORT: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    polar_stride, table, blocks_in_all, is_first, is_last, eps,
+    A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     replica = tl.program_id(0).to(tl.int64)
     start, rows, columns, first, block = _entry(table, tl.program_id(1))
     short, long, tall = tl.minimum(rows, columns), tl.maximum(rows, columns), rows > columns

@@ -29,25 +29,11 @@ def _squares_kernel(gradient, squares, size, rounds, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["parts"])
 def _moments_kernel(
-    gradient,
-    squares,
-    first_moment,
-    second_moment,
-    ahead,  # written if `NESTEROV`
-    step,
-    active,
-    steps_taken,
-    size,
-    parts,
-    matrices,
-    momentum,
-    beta1,
-    beta2,
-    max_norm,
-    NESTEROV: tl.constexpr,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    gradient, squares, first_moment, second_moment,
+    ahead,  # None: no Nesterov momentum
+    step, active, steps_taken, size, parts, matrices, momentum, beta1, beta2, max_norm,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     replica = tl.program_id(1).to(tl.int64)
     part = tl.arange(0, PARTS)
     norm = tl.sqrt(tl.sum(tl.load(squares + replica * parts + part, mask=part < parts, other=0.0), axis=0))
@@ -69,29 +55,17 @@ def _moments_kernel(
     second += (1 - beta2) * (grad * grad - second)
     tl.store(first_moment + place, first, mask=inside)
     tl.store(second_moment + place, second, mask=by_adam)
-    if NESTEROV:
+    if ahead is not None:
         tl.store(ahead + replica * matrices + column, grad + momentum * (first - grad), mask=is_matrix)
 
 
 @triton.jit(do_not_specialize=["steps"])
 def _parameters_kernel(
-    parameters,
-    polar,
-    first_moment,
-    second_moment,
-    step,
-    active,
-    lr,
-    column_scale,
-    column_decay,
-    schedule,
-    size,
+    parameters, polar, first_moment, second_moment, step, active, lr, column_scale, column_decay, schedule, size,
     scales,  # from one replica's row of `column_scale` to the next; 0: all have one
-    steps,
-    matrices,
-    eps,
+    steps, matrices, eps,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     replica = tl.program_id(1).to(tl.int64)
     now = schedule + tl.minimum(tl.load(step).to(tl.int32), steps) - 1
     rate = tl.load(lr + replica) * tl.load(now)
@@ -131,17 +105,15 @@ def update_moments(
     rounds = triton.cdiv(size, NORM_BLOCK * NORM_PROGRAMS)
     squares = torch.empty((replicas, parts), device=gradient.device)
     _squares_kernel[parts, replicas](gradient, squares, size, rounds, BLOCK=NORM_BLOCK, num_warps=NORM_WARPS)
-    velocity = first_moment[:, :matrices]
-    result = torch.empty((replicas, matrices), device=gradient.device) if nesterov else velocity
+    ahead = torch.empty((replicas, matrices), device=gradient.device) if nesterov else None
     _moments_kernel[triton.cdiv(size, BLOCK), replicas](
-        *(gradient, squares, first_moment, second_moment, result, step, active, steps_taken),
+        *(gradient, squares, first_moment, second_moment, ahead, step, active, steps_taken),
         *(size, parts, matrices, momentum, *betas, max_norm),
-        NESTEROV=nesterov,
         PARTS=triton.next_power_of_2(parts),
         BLOCK=BLOCK,
         num_warps=WARPS,
     )
-    return result
+    return first_moment[:, :matrices] if ahead is None else ahead
 
 
 def update_parameters(

@@ -45,17 +45,15 @@ def decode(
     decode_kernel[(batch * kv_heads, parts)](
         *with_strides(*map(unit_stride, (q, rho, k_cache, v_cache)), o),
         *(workspace, statistics, None if lengths is None else lengths.contiguous()),
-        *(tokens, kv_heads, cache_len, head_dim, scale * LOG2_E.value, window or 0, parts),
+        *(tokens, kv_heads, cache_len, head_dim, scale * LOG2_E.value, window, parts),
         GROUP=group,
         QUERIES=queries,
         ROWS=max(8, queries),  # with ρ below q the 16 rows that a product needs
         MERGES=parts > 1,
         EARLY=early,
-        HAS_LENGTHS=lengths is not None,
-        HAS_WINDOW=window is not None,
         BLOCK_N=plan.block_n,
         BLOCK_D=width,
-        PREFETCH=plan.block_n if plan.parts * plan.block_n >= keys and on_nvidia(q.device) else 0,
+        PREFETCHES=parts * plan.block_n >= keys and on_nvidia(q.device),
         num_warps=plan.warps if queries <= 8 else max(4, plan.warps),
         num_stages=plan.stages,
     )

@@ -45,8 +45,7 @@ def decode_kernel(
     sums, statistics, lengths,
     tokens, kv_heads, cache_len, head_dim, scale_log2, window, parts,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, MERGES: tl.constexpr, EARLY: tl.constexpr,
-    HAS_LENGTHS: tl.constexpr, HAS_WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    PREFETCH: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PREFETCHES: tl.constexpr,
 ):  # fmt: skip
     """The part `program_id(1)` of the cache of one sequence and key head."""
     if EARLY:
@@ -56,11 +55,11 @@ def decode_kernel(
     batch = (sequence_head // kv_heads).to(tl.int64)
     kv_head = sequence_head % kv_heads
     length = cache_len
-    if HAS_LENGTHS:
+    if lengths is not None:
         length = tl.load(lengths + batch)
 
     begin = 0
-    if HAS_WINDOW:
+    if window is not None:
         begin = tl.maximum(length - tokens + 1 - window, 0) // BLOCK_N * BLOCK_N
     keys_of_part = tl.cdiv(tl.cdiv(length - begin, BLOCK_N), parts) * BLOCK_N
     first = begin + part * keys_of_part
@@ -68,8 +67,8 @@ def decode_kernel(
 
     k += batch * k_strides[0] + kv_head.to(tl.int64) * k_strides[2]
     v += batch * v_strides[0] + kv_head.to(tl.int64) * v_strides[2]
-    if PREFETCH > 0:  # begins to read before the queries are there
-        at = tl.maximum(tl.minimum(first + tl.arange(0, PREFETCH), stop - 1), 0).to(tl.int64)[:, None]
+    if PREFETCHES:  # begins to read before the queries are there
+        at = tl.maximum(tl.minimum(first + tl.arange(0, BLOCK_N), stop - 1), 0).to(tl.int64)[:, None]
         lines = tl.arange(0, tl.cdiv(BLOCK_D, 64))[None, :] * 64
         prefetch(k + at * k_strides[1] + lines)
         prefetch(v + at * v_strides[1] + lines)
@@ -100,7 +99,7 @@ def decode_kernel(
         v_tile = tl.load(v + keys.to(tl.int64)[:, None] * v_strides[1] + columns[None, :], mask=in_cache, other=0.0)
         logits, t = upper_lower(dot(queries, k_tile.T), ROWS, BLOCK_N)
         seen = keys[None, :] <= position[:, None]
-        if HAS_WINDOW:
+        if window is not None:
             seen &= keys[None, :] > position[:, None] - window
         logits = tl.where(seen, logits * scale_log2, float("-inf"))
         new_largest = tl.maximum(largest, tl.max(logits, 1))
@@ -134,7 +133,7 @@ def decode_kernel(
         inverse = 1 / tl.where(total == 0, 1.0, total)
         output = v_sum * (inverse * (1 + t_total * inverse))[:, None] - cov_sum * inverse[:, None]
         at_o = batch * o_strides[0] + token * o_strides[1] + head * o_strides[2]
-        tl.store(o + at_o[:, None] + columns[None, :], output.to(o.dtype.element_ty), mask=in_rows)
+        tl.store(o + at_o[:, None] + columns[None, :], output, mask=in_rows)
 
 
 @triton.jit
@@ -179,4 +178,4 @@ def merge_kernel(
     batch = (sequence_head // kv_heads).to(tl.int64)
     head = (sequence_head % kv_heads).to(tl.int64) * GROUP + query % GROUP
     at_o = batch * o_strides[0] + (query // GROUP) * o_strides[1] + head * o_strides[2]
-    tl.store(o + at_o + columns, output.to(o.dtype.element_ty), mask=columns < head_dim)
+    tl.store(o + at_o + columns, output, mask=columns < head_dim)

@@ -32,8 +32,8 @@ def look_up_kernel(
         if head < 2 * HEADS or (ROTATE_RHO and head >= 3 * HEADS):
             first, second = first.to(tl.float32), second.to(tl.float32)
             first, second = first * cos - second * sin, second * cos + first * sin
-        tl.store(target + head * D, first.to(packed.dtype.element_ty), mask=inside)
-        tl.store(target + head * D + D // 2, second.to(packed.dtype.element_ty), mask=inside)
+        tl.store(target + head * D, first, mask=inside)
+        tl.store(target + head * D + D // 2, second, mask=inside)
 
 
 def run_look_up(

@@ -37,38 +37,23 @@ def projection_kernel(
 ):  # fmt: skip
     group = tl.program_id(1)
     WIDTH: tl.constexpr = HEADS * D
-    of_q = weight_desc.load([group, 0, 0]).reshape(WIDTH, BLOCK_K)
-    of_k = weight_desc.load([group, WIDTH, 0]).reshape(WIDTH, BLOCK_K)
-    of_v = weight_desc.load([group, 2 * WIDTH, 0]).reshape(WIDTH, BLOCK_K)
-    of_rho = weight_desc.load([group, 3 * WIDTH, 0]).reshape(WIDTH, BLOCK_K)
+    weights: tl.tuple = ()
+    for i in tl.static_range(4):  # of q, k, v and ρ
+        weights += (weight_desc.load([group, i * WIDTH, 0]).reshape(WIDTH, BLOCK_K),)
     EXACT: tl.constexpr = x_desc.dtype == tl.float32
     for start in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         x = x_desc.load([group, start, 0]).reshape(ROWS, BLOCK_K)
         position = (start + tl.arange(0, ROWS)) % seq_len
-        q = dot(x, of_q.T)
-        if gains is not None:
-            q = q.to(x.dtype)  # as the backward reads it
-            packed_desc.store([group, start, 4 * WIDTH], q.reshape(1, ROWS, WIDTH))
-            q = _normed(q, gains + group * gain_group, eps, ROWS, HEADS, D)
-        q = rotate_heads(q, frequency, group, position, ROWS, HEADS, D, EXACT)
-        packed_desc.store([group, start, 0], q.to(x.dtype).reshape(1, ROWS, WIDTH))
-        k = dot(x, of_k.T)
-        if gains is not None:
-            k = k.to(x.dtype)
-            packed_desc.store([group, start, 5 * WIDTH], k.reshape(1, ROWS, WIDTH))
-            k = _normed(k, gains + group * gain_group + D, eps, ROWS, HEADS, D)
-        k = rotate_heads(k, frequency, group, position, ROWS, HEADS, D, EXACT)
-        packed_desc.store([group, start, WIDTH], k.to(x.dtype).reshape(1, ROWS, WIDTH))
-        v = dot(x, of_v.T)
-        packed_desc.store([group, start, 2 * WIDTH], v.to(x.dtype).reshape(1, ROWS, WIDTH))
-        rho = dot(x, of_rho.T)
-        if gains is not None:
-            rho = rho.to(x.dtype)
-            packed_desc.store([group, start, 6 * WIDTH], rho.reshape(1, ROWS, WIDTH))
-            rho = _normed(rho, gains + group * gain_group + 2 * D, eps, ROWS, HEADS, D)
-        if ROTATE_RHO:
-            rho = rotate_heads(rho, frequency, group, position, ROWS, HEADS, D, EXACT)
-        packed_desc.store([group, start, 3 * WIDTH], rho.to(x.dtype).reshape(1, ROWS, WIDTH))
+        for i in tl.static_range(4):
+            y = dot(x, weights[i].T)
+            if gains is not None and i != 2:
+                place = i - i // 3  # among q, k and ρ
+                y = y.to(x.dtype)  # as the backward reads it
+                packed_desc.store([group, start, (4 + place) * WIDTH], y.reshape(1, ROWS, WIDTH))
+                y = _normed(y, gains + group * gain_group + place * D, eps, ROWS, HEADS, D)
+            if i < 2 or (i == 3 and ROTATE_RHO):
+                y = rotate_heads(y, frequency, group, position, ROWS, HEADS, D, EXACT)
+            packed_desc.store([group, start, i * WIDTH], y.to(x.dtype).reshape(1, ROWS, WIDTH))
 
 
 def packed_width(weight: Tensor, gains: Tensor | None) -> int:

@@ -41,26 +41,11 @@ def _weights(pointer, first, rows, row_stride, ROWS: tl.constexpr, column, colum
 
 @triton.jit(do_not_specialize=["N"])
 def scan_inputs_kernel(
-    u_ptr,
-    x_proj_ptr,
-    dt_proj_ptr,
-    dt_ptr,
-    delta_ptr,
-    bc_ptr,
-    N,
-    CHANNELS,
-    x_proj_group,
-    x_proj_row,
-    dt_proj_group,
-    DT_PROJ_ROW: tl.constexpr,
-    RANK: tl.constexpr,
-    STATES: tl.constexpr,
-    BLOCK_RANK: tl.constexpr,
-    BLOCK_STATES: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    u_ptr, x_proj_ptr, dt_proj_ptr, dt_ptr, delta_ptr, bc_ptr,
+    N, CHANNELS, x_proj_group, x_proj_row, dt_proj_group,
+    DT_PROJ_ROW: tl.constexpr, RANK: tl.constexpr, STATES: tl.constexpr, BLOCK_RANK: tl.constexpr,
+    BLOCK_STATES: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     group, row, inside, before = _tile(N, ROWS)
     x_proj_ptr += group * x_proj_group
     dt_proj_ptr += group * dt_proj_group
@@ -80,7 +65,7 @@ def scan_inputs_kernel(
     n = tl.arange(0, BLOCK_STATES)[None, :]
     r = tl.arange(0, BLOCK_RANK)
     dt, bc = dt.to(dtype), bc.to(dtype)  # rounded, as a product in that dtype would be
-    tl.store(bc_ptr + before * STATES + row * STATES + n, bc.to(tl.float32), mask=inside & (n < STATES))
+    tl.store(bc_ptr + before * STATES + row * STATES + n, bc, mask=inside & (n < STATES))
     tl.store(dt_ptr + before * RANK + row * RANK + r[None, :], dt, mask=inside & (r < RANK)[None, :])
 
     for start in tl.range(0, CHANNELS, BLOCK_C, num_stages=STAGES):
@@ -93,27 +78,11 @@ def scan_inputs_kernel(
 
 @triton.jit(do_not_specialize=["N", "parts"])
 def scan_inputs_backward_kernel(
-    bc_sums_ptr,
-    grad_delta_ptr,
-    x_proj_ptr,
-    dt_proj_ptr,
-    grad_dt_bc_ptr,
-    grad_u_ptr,
-    N,
-    CHANNELS,
-    parts,
-    x_proj_group,
-    x_proj_row,
-    dt_proj_group,
-    DT_PROJ_ROW: tl.constexpr,
-    RANK: tl.constexpr,
-    STATES: tl.constexpr,
-    BLOCK_RANK: tl.constexpr,
-    BLOCK_STATES: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    bc_sums_ptr, grad_delta_ptr, x_proj_ptr, dt_proj_ptr, grad_dt_bc_ptr, grad_u_ptr,
+    N, CHANNELS, parts, x_proj_group, x_proj_row, dt_proj_group,
+    DT_PROJ_ROW: tl.constexpr, RANK: tl.constexpr, STATES: tl.constexpr, BLOCK_RANK: tl.constexpr,
+    BLOCK_STATES: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     group, row, inside, before = _tile(N, ROWS)
     x_proj_ptr += group * x_proj_group
     dt_proj_ptr += group * dt_proj_group
@@ -149,7 +118,7 @@ def scan_inputs_backward_kernel(
         of_bc = _weights(x_proj_ptr, RANK, STATES, x_proj_row, BLOCK_STATES, c, CHANNELS)
         grad_u = tl.dot(grad_dt, of_dt, grad_u, input_precision="ieee")
         grad_u = tl.dot(grad_bc, of_bc, grad_u, input_precision="ieee")
-        tl.store(at, grad_u.to(dtype), mask=mask)
+        tl.store(at, grad_u, mask=mask)
 
 
 def scan_inputs(u: Tensor, x_proj: Tensor, dt_proj: Tensor) -> tuple[Tensor, Tensor, Tensor]:

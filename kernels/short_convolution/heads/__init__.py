@@ -8,7 +8,7 @@ from mixerlab.kernels.common.dispatch import resolve_backend, why_not_traced
 from mixerlab.kernels.fused.heads import Form, Part, split_heads
 from mixerlab.kernels.fused.heads.parts import columns_of
 from mixerlab.kernels.short_convolution import short_convolution, why_not_kernel
-from mixerlab.kernels.short_convolution.heads.operator import Convolve, divided, normed
+from mixerlab.kernels.short_convolution.heads.parts import divided, normed
 
 WIDEST_HEAD = 128  # a warp holds a row of a head in registers
 
@@ -51,6 +51,8 @@ def convolve_heads(
         raise ValueError(f"the other parts are {others}: pass UNIT_NORM, COPY or VIEW as their form")
     why = why_not_traced() or why_not_kernel(packed, weight) or _why_not_one_launch(convolved)
     if resolve_backend(backend, packed.device, why) == "triton":
+        from mixerlab.kernels.short_convolution.heads.operator import Convolve  # here, because Triton is optional
+
         # One group of parameters; under vmap each replica is another.
         return Convolve.apply(packed, weight.float()[None], parts)
     mixed, *rest = split_heads(packed, (Part(1, weight.shape[0]), *others), backend=backend)

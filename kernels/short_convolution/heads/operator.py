@@ -1,36 +1,19 @@
 """`convolve_heads` as PyTorch operators, and the function that joins them to autograd and vmap."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.addressing import addressable
 from mixerlab.kernels.common.registration import fold_replicas
-from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, empty_results, lists_of, parts_of, with_views
-
-
-def divided(parts: Sequence[Part], channels: int) -> tuple[Sequence[Part], Sequence[Part]]:
-    """The first parts, which together have `channels` columns, and the others."""
-    ends = [sum(part.heads * part.width for part in parts[:i]) for i in range(len(parts) + 1)]
-    if channels not in ends:
-        raise ValueError(f"the parts end at columns {ends[1:]}: pass a weight for as many channels, not {channels}")
-    count = ends.index(channels)
-    return parts[:count], parts[count:]
-
-
-def normed(convolved: Sequence[Part]) -> int:
-    """How many of the parts have unit norm, which come first."""
-    forms = [part.form for part in convolved]
-    return forms.index(Form.COPY) if Form.COPY in forms else len(forms)
+from mixerlab.kernels.fused.heads import triton_kernels as triton_heads
+from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Part, empty_results, lists_of, parts_of, with_views
+from mixerlab.kernels.short_convolution import triton_convolution
+from mixerlab.kernels.short_convolution.heads.parts import divided, normed
 
 
 @torch.library.custom_op("mixerlab::convolve_heads", mutates_args=())
 def convolve(packed: Tensor, weight: Tensor, heads: list[int], widths: list[int], forms: list[int]) -> list[Tensor]:
     """The parts of `convolve_heads` that are not views, for groups of weights `[groups, channels, taps]`."""
-    from mixerlab.kernels.fused.heads import triton_kernels as triton_heads  # here, because Triton is optional
-    from mixerlab.kernels.short_convolution import triton_convolution
-
     packed, channels = addressable(packed), weight.shape[1]
     convolved, others = divided(parts_of(heads, widths, forms), channels)
     results = empty_results(packed, convolved)
@@ -43,9 +26,6 @@ def convolve_backward(
     grads: list[Tensor], packed: Tensor, weight: Tensor, heads: list[int], widths: list[int], forms: list[int]
 ) -> tuple[Tensor, Tensor]:
     """The gradients of `packed` and `weight` from those of all parts, including the views."""
-    from mixerlab.kernels.fused.heads import triton_kernels as triton_heads
-    from mixerlab.kernels.short_convolution import triton_convolution
-
     packed, channels = addressable(packed), weight.shape[1]
     convolved, others = divided(parts_of(heads, widths, forms), channels)
     grad_packed = torch.empty(packed.shape, dtype=packed.dtype, device=packed.device)
