@@ -61,7 +61,7 @@ UNFIT = {
     "seed=-1": ("seed=-1", "whole number"),
     "trainer.precision=fp8": ("trainer.precision='fp8'", "bf16"),
     "trainer.stop_above=2": ("trainer.stop_above=2", "[0, 1)"),
-    "model.d_model=15": ("d_model=15", "even"),
+    "model.d_model=15": ("d_model=15", "does not divide"),
     "model.linear_std=-1": ("model.linear_std=-1", "above 0"),
     "task.setting=*": ("task.setting=*", "with -m"),
     "task.vocab_size=3": ("task.vocab_size=3", "at least 4"),
