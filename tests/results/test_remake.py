@@ -3,8 +3,11 @@
 import re
 import shutil
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from command_line import ROOT
 
@@ -43,6 +46,56 @@ def test_committed_tables_come_from_the_records(copied, tmp_path, name):
     import_module(f"makers.{name}").make(tmp_path / "scratch")
     for file in files:
         assert (copied / file).read_text() == (RESULTS / file).read_text(), file
+
+
+@pytest.mark.slow
+def test_whether_mad_predicts_text(copied, tmp_path):
+    """Of drawn rows in which icr has the order of the text's records, sc the opposite one, and ncr none."""
+    text = import_module("makers.text")
+    models = text.at_better_rate(text.plain_runs(rows_of(copied / "text" / "records.tar.xz")))
+    bits = models[models["optimizer"] == "muon"].groupby("mixer")["clean_bits_per_byte"].mean()
+    rows = [
+        {"mixer": mixer, "task": task, "setting": "baseline", "seed": seed, "lr": lr, "optimizer": "muon"}
+        | {"clean_accuracy": 0.5 + sign * (1.3 - value), "steps_to_90": 1.0, "status": "finished"}
+        for (mixer, value), (task, sign), seed in product(bits.items(), (("icr", 2), ("sc", -1), ("ncr", 0)), range(3))
+        for lr in import_module("makers.map").MUON_RATES
+    ]
+    more = {"mixer.ungated": None, "mixer.allow_neg_eigval": False}
+    frame = pd.DataFrame(rows).assign(**more, clean_val_accuracy=0.5, official_accuracy=0.5)
+    negative = frame[frame["mixer"] == "gdn"].assign(**{"mixer.allow_neg_eigval": True, "clean_accuracy": 0.99})
+    pd.concat([frame, negative]).to_csv(copied / "map" / "rows.csv.xz", index=False)
+    import_module("makers.prediction").make(tmp_path)
+    lines = [line.split("|") for line in (copied / "prediction" / "README.md").open() if line.startswith("|")]
+    found = {line[1].strip(): line[2].strip() for line in lines}
+    chosen = ("mean of the baselines", "icr", "sc")
+    assert [found[name].split()[0] for name in chosen] == ["+1.00", "+1.00", "-1.00"]
+    low, high = found["icr"].split("(")[1].strip(")").split(" to ")
+    assert 0 < float(low) <= float(high) <= 1
+    assert found["ncr"] == "all alike"
+
+
+@pytest.mark.slow
+def test_a_bootstrap_with_draws_that_have_no_correlation_gives_no_interval(copied):
+    """Of one mixer that is weak and eleven alike: some draws are without the weak one."""
+    correlation = import_module("makers.prediction").correlation
+    bits = [np.array([2.0 - 0.1 * mixer]) for mixer in range(12)]
+    assert "(" not in correlation([np.array([0.5]), *[np.array([1.0])] * 11], bits)
+    assert "(" in correlation([np.array([0.08 * mixer]) for mixer in range(12)], bits)
+
+
+@pytest.mark.parametrize(("cmp", "verdict"), [(-1.0, "mixed"), (0.0, "holds")])
+def test_a_claim_is_mixed_if_a_task_has_the_other_sign(copied, cmp, verdict):
+    """Of COR by layer: on icr it grows by 3 and on cmp by `cmp`, with a little noise over seeds."""
+    noise = (-0.01, 0.0, 0.01)
+    lines = [
+        (task, seed, layer, layer * (growth + noise[seed]))
+        for (task, growth), seed, layer in product((("icr", 3.0), ("cmp", cmp)), range(3), (1, 2))
+    ]
+    run = {"mixer": "parallax", "variant": "muon, wsd", "measure": "cor", "epochs": 60, "study": "optimizers"}
+    rows = pd.DataFrame(lines, columns=["task", "seed", "layer", "mean"]).assign(**run)
+    table = import_module("makers.analysis").claims_of_paper(rows, "")
+    (found,) = [line for line in table.splitlines() if line.startswith("| COR grows with depth")]
+    assert found.split("|")[-2].strip() == verdict
 
 
 def test_a_replica_counts_once():
