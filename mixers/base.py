@@ -136,14 +136,14 @@ def kv_heads_of(num_heads: int, num_kv_heads: int | None) -> int:
 
 
 def check_sizes(least: int = 1, **sizes: int | None) -> None:
-    """`ValueError` for a size below `least`."""
+    """`ValueError` for a size below `least`. None passes."""
     for name, value in sizes.items():
         if value is not None and value < least:
             raise ValueError(f"mixer.{name}={value} must be at least {least}")
 
 
 def check_positive(**numbers: float | None) -> None:
-    """`ValueError` for a number that is not finite and above 0."""
+    """`ValueError` for a number that is not finite and above 0. None passes."""
     for name, value in numbers.items():
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"mixer.{name}={value} must be a finite number above 0")

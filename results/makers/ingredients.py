@@ -1,4 +1,4 @@
-"""What single ingredients change, mostly of the rows of the other folders."""
+"""What single ingredients of a recipe change on each task."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,6 @@ LIMIT = 0.4  # of the axis
 
 
 def make(scratch: Path) -> None:
-    """What single ingredients of a recipe change on each task."""
     tasks = [task for task in TASKS if task in common.PAPER.over]
     lines, found = [], {}
     for (name, former), change in ingredient_changes().items():
