@@ -80,7 +80,7 @@ def _filled(array: np.ndarray, row: np.ndarray, device: torch.device) -> Tensor:
 class _BatchGroups:
     """The batches of an epoch in groups; each iteration calls `make_rows()` for the rows `[steps, R, B]`.
 
-    Lightning wants as many groups in each epoch: with fewer than `steps`, the last ones are empty.
+    Lightning wants the same number of groups in each epoch: in one of fewer than `steps`, the last ones are empty.
     """
 
     def __init__(self, make_group: Callable[[Tensor], BatchGroup], make_rows: Callable[[], Tensor], steps: int):
