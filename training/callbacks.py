@@ -186,7 +186,7 @@ class EpochProgress(L.Callback):
         unit: what Lightning's epochs are, `epoch` or `evaluation`.
     """
 
-    def __init__(self, replicas: Replicas, unit: str = "epoch"):
+    def __init__(self, replicas: Replicas, unit: str):
         self.replicas, self.unit = replicas, unit
         self.lines = None if is_terminal() else Lines()
 

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from mixerlab.training.capture import room_for
-from mixerlab.training.metrics import IGNORE_INDEX
+from mixerlab.training.metrics import EVALUATED, IGNORE_INDEX
 
-EVALUATED = ("val", "test")  # the order of the validation dataloaders
 STEPS_PER_GROUP = 50  # of a Lightning batch, to spread Lightning's overhead for each over many steps
 LEAST_ROWS = 2**14  # smallest size of the example tensors: a MAD run has at most 15,360 rows
 _PADDING = 2**62  # number of no row of a file
