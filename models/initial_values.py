@@ -34,12 +34,13 @@ def initialise(model: nn.Module, linear_std: LinearStd, redraw_all: bool = False
         elif isinstance(module, nn.Linear):
             if module.bias is not None and is_free(module.bias):
                 nn.init.zeros_(module.bias)
-            std = _std_of(module, linear_std)
-            if std is not None and is_free(module.weight):
-                if parametrize.is_parametrized(module, "weight"):  # which computes the weight anew each time
+            if (std := _std_of(module, linear_std)) is None:
+                continue
+            if parametrize.is_parametrized(module, "weight"):  # which computes the weight anew each time
+                if all(map(is_free, module.get_submodule("parametrizations.weight").parameters())):
                     module.weight = nn.init.normal_(torch.empty_like(module.weight), std=std)
-                else:
-                    nn.init.normal_(module.weight, std=std)
+            elif is_free(module.weight):
+                nn.init.normal_(module.weight, std=std)
 
 
 def _std_of(linear: nn.Linear, linear_std: LinearStd) -> float | None:

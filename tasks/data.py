@@ -45,9 +45,9 @@ def load_or_generate(
         ValueError: the folder lacks this task's dataset, or a file is not as it should be.
         WrongRows: as `make_split`; or one split repeats another and `allow_shared_rows` is False.
     """
-    if data_dir is None and (own := task.splits()) is not None:
-        return {split: own[split] for split in SPLITS}
     if data_dir is None:
+        if (own := task.splits()) is not None:
+            return {split: own[split] for split in SPLITS}
         data: dict[str, Arrays] = {split: make_split(task, split) for split in SPLITS}
     else:
         folder = find_dataset(task, Path(data_dir))

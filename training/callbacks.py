@@ -28,7 +28,7 @@ Replicas = Sequence[tuple[float, int]]  # learning rate and seed of each
 
 
 def checkpoint_name(replicas: Replicas, code: Mapping[str, str] | None, config: TrainerConfig) -> str:
-    """Its rows are those of these replicas in this order, trained by this code, with the same weights kept.
+    """Of the checkpoint of these replicas in this order, trained by this code, with the same weights kept.
 
     A run killed on a GPU must not go on on a CPU, whose generator draws another order of rows. The first part of the
     name is the same for these replicas in any order and trained in any way.
@@ -186,7 +186,7 @@ class EpochProgress(L.Callback):
         unit: what Lightning's epochs are, `epoch` or `evaluation`.
     """
 
-    def __init__(self, replicas: Replicas, unit: str = "epoch"):
+    def __init__(self, replicas: Replicas, unit: str):
         self.replicas, self.unit = replicas, unit
         self.lines = None if is_terminal() else Lines()
 

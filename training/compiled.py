@@ -8,9 +8,9 @@ takes 8 to 14 s for each new shape. So a compiled mixer is an `autograd.Function
 import copy
 import gc
 import types
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,9 +45,7 @@ def compile_mixers(
     """
     if wanted is False:
         return
-    device = population.device
-    # A model without blocks has none to compile.
-    mixers = {block.mixer for block in cast(Iterable[Any], getattr(population.model, "blocks", ()))}
+    device, mixers = population.device, _mixers(population.model)
     for name, mixer in population.model.named_modules():
         if mixer not in mixers:
             continue
@@ -75,16 +73,19 @@ def without_kernels(population: Population, dtype: torch.dtype) -> list[str]:
     if population.device.type != "cuda":
         return []
     slow = {
-        type(block.mixer).__name__
-        for block in cast(Iterable[Any], getattr(population.model, "blocks", ()))
-        if getattr(block.mixer, "backend", None) == "auto"
-        and block.mixer.resolved_backend(population.device, dtype) == "reference"
+        type(mixer).__name__
+        for mixer in _mixers(population.model)
+        if getattr(mixer, "backend", None) == "auto" and mixer.resolved_backend(population.device, dtype) == "reference"
     }
     return [
         f"{name} runs as its PyTorch reference, which is slow: its kernel does not take these sizes in"
         f" {str(dtype).removeprefix('torch.')} (mixer.backend=triton says why)"
         for name in sorted(slow)
     ]
+
+
+def _mixers(model: Any) -> set[Any]:
+    return {block.mixer for block in model.blocks}
 
 
 class _CompiledForward:
@@ -126,36 +127,30 @@ class _CompiledForward:
         return type(self.module), state, len(by_replica), described
 
     def _compiled(self, key: Hashable, arguments: tuple) -> Function:
-        """The function of `key`, which has been tried. One that cannot be compiled comes as it is, for this call."""
-        label = type(self.mixer).__name__
-        failure = _failures.get((key, self.settings))
-        if failure is not None:
-            return self._uncompiled(failure)
-        function = _functions.get(key) or _new_function()
-        try:
+        """The function of `key`, which has been tried; one that cannot be compiled comes as it is."""
+        if (key, self.settings) not in _failures:
+            label = type(self.mixer).__name__
+            function = _functions.get(key) or _new_function()
             try:
-                _try(function, arguments)
-            except torch._dynamo.exc.FailOnRecompileLimitHit:  # mixers of this class differ in more than the key says
-                function = _new_function()
-                _try(function, arguments)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # of any type: the mixer runs uncompiled, so the error is the compiler's
-            reason = str(error).strip().partition("\n")[0]
-            failure = f"{label} is not compiled: torch.compile fails with {type(error).__name__}: {reason}"
-        if failure is not None:
+                try:
+                    _try(function, arguments)
+                except torch._dynamo.exc.FailOnRecompileLimitHit:  # mixers of this class differ in more than the key
+                    function = _new_function()
+                    _try(function, arguments)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # of any type: the mixer runs uncompiled, so the error is the compiler's
+                reason = str(error).strip().partition("\n")[0]
+                failure = f"{label} is not compiled: torch.compile fails with {type(error).__name__}: {reason}"
+                _failures[key, self.settings] = failure
+            else:
+                _functions[key] = function
+                self.report(f"{label} is compiled: torch.compile, {BACKEND}")
+                return function
             # The error is in a cycle with the frames that called us. Their tensors would keep the parameters' autograd
             # node of this step, which refuses gradients for fewer replicas once one has left.
             gc.collect()
-            _failures[key, self.settings] = failure
-            return self._uncompiled(failure)
-        _functions[key] = function
-        self.report(f"{label} is compiled: torch.compile, {BACKEND}")
-        return function
-
-    def _uncompiled(self, failure: str) -> Function:
-        self.report(failure)
-        del self.mixer.forward  # from the next call on it is the class's
+        self.report(_failures[key, self.settings])
         return _uncompiled_over_replicas
 
 
@@ -200,7 +195,7 @@ def _over_replicas(
 def _uncompiled_over_replicas(
     module: nn.Module, by_replica: Mapping[str, Tensor], shared: Mapping[str, Tensor], x: Tensor
 ) -> Tensor:
-    """`_over_replicas` as a population computes it, for the call in which compiling failed."""
+    """`_over_replicas` as a population computes it, for what cannot be compiled."""
     return side_by_side(_one_replica(module, shared))(by_replica, x)
 
 

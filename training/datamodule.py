@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from mixerlab.training.capture import room_for
-from mixerlab.training.metrics import IGNORE_INDEX
+from mixerlab.training.metrics import EVALUATED, IGNORE_INDEX
 
-EVALUATED = ("val", "test")  # the order of the validation dataloaders
 STEPS_PER_GROUP = 50  # of a Lightning batch, to spread Lightning's overhead for each over many steps
 LEAST_ROWS = 2**14  # smallest size of the example tensors: a MAD run has at most 15,360 rows
 _PADDING = 2**62  # number of no row of a file
@@ -80,7 +79,7 @@ def _filled(array: np.ndarray, row: np.ndarray, device: torch.device) -> Tensor:
 class _BatchGroups:
     """The batches of an epoch in groups; each iteration calls `make_rows()` for the rows `[steps, R, B]`.
 
-    Lightning wants as many groups in each epoch: with fewer than `steps`, the last ones are empty.
+    Lightning wants the same number of groups in each epoch: in one of fewer than `steps`, the last ones are empty.
     """
 
     def __init__(self, make_group: Callable[[Tensor], BatchGroup], make_rows: Callable[[], Tensor], steps: int):

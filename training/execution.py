@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
 
 from mixerlab.kernels.common.ahead import compiling_ahead
 from mixerlab.records.errors import RefusedMixer, with_place
@@ -206,7 +207,10 @@ def _check_reads(population: Population, logits: Callable[[], tuple[Tensor, dict
 
 
 def _gradients(computed: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor | None]:
-    found = torch.autograd.grad(computed, [*parameters.values()], torch.ones_like(computed), allow_unused=True)
+    try:
+        found = torch.autograd.grad(computed, [*parameters.values()], torch.ones_like(computed), allow_unused=True)
+    except CheckpointError as error:  # what it saves differs: the module's own need no gradient
+        raise RefusedMixer(LATE_READ) from error
     return dict(zip(parameters, found, strict=True))
 
 

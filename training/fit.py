@@ -105,9 +105,9 @@ class Training:
         them (`forget`) once the results are safe. Replicas that do not fit in the GPU's memory give up the
         graphs of other runs, and then train in two halves, one after the other.
 
-        Calls of the same `graph_key` in one process share captured graphs where their tensors have the same shapes, and
-        how their replicas compute: it must say all of `build_model` and `make_optimizer` but what they keep in tensors.
-        With None nothing is shared. `is_half`: the run has other replicas.
+        Calls of the same `graph_key` in one process share captured graphs, if their tensors have the same shapes and
+        their replicas compute in the same way: it must say all of `build_model` and `make_optimizer` but what they keep
+        in tensors. With None nothing is shared. `is_half`: the run has other replicas.
 
         Raises:
             ValueError: a model whose replicas cannot train as wanted (`Population`, `choose_execution`); a split
@@ -115,29 +115,32 @@ class Training:
             Terminated: SIGTERM came.
             Exception: what the model raises.
         """
+        parts = [replicas]
         try:
             return self._train_together(replicas, graph_key, is_half)
+        except _Unrestorable as error:
+            note = str(error)
+            log.warning("%s: %s", self.folder, note)
         except torch.OutOfMemoryError:
-            graphs_had_memory = _graphs.clear()
-            if len(replicas) == 1 and not graphs_had_memory:
+            graph_key = None
+            if _graphs.clear():
+                note = "out of memory while graphs were shared with other runs: trained with its own"
+            elif len(replicas) > 1:
+                note = f"out of memory with {len(replicas)} replicas: trained in two halves"
+                middle = (len(replicas) + 1) // 2
+                parts, is_half = [replicas[:middle], replicas[middle:]], True
+            else:
                 raise
-        # Outside the handler: the traceback no longer holds the tensors of the failed attempt. The cycle of trainer and
-        # module still does.
+            log.warning(note)
+        # Outside the handlers: the traceback no longer holds the tensors of the failed attempt. The cycle of trainer
+        # and module still does.
         gc.collect()
         torch.cuda.empty_cache()
-        if graphs_had_memory:
-            note = "out of memory while graphs were shared with other runs: trained with its own"
-            log.warning(note)
-            return _joined(note, [self.train(replicas, is_half=is_half)])
-        note = f"out of memory with {len(replicas)} replicas: trained in two halves"
-        log.warning(note)
-        middle = (len(replicas) + 1) // 2
-        return _joined(note, [self.train(half, is_half=True) for half in (replicas[:middle], replicas[middle:])])
+        return _joined(note, [self.train(part, graph_key, is_half=is_half) for part in parts])
 
     def _train_together(self, replicas: Replicas, graph_key: Hashable, is_half: bool) -> RunResult:
-        """Trains `replicas` as one population."""
+        """Trains `replicas` as one population; raises `_Unrestorable` for a checkpoint that is of no use."""
         config = self.config
-        bf16 = config.bf16
         rates, seeds = zip(*replicas, strict=True)
 
         # Models and data.
@@ -148,19 +151,11 @@ class Training:
         if late := [done for done in config.snapshots if done > data.epochs]:
             raise ValueError(f"trainer.snapshots has {late}, and this training has {data.epochs} epochs")
         rows_at_once = -(-data.batch_size // config.accumulate)
-        tokens_of = None if self.trained_rows is None else data.tokens_of
 
         # What an interrupted training has left, and what this one will leave.
         checkpoint = self.folder / checkpoint_name(replicas, self.code, config)
         resumes = checkpoint.exists()
-        earlier_notes = []
-        if not resumes:
-            of_these_replicas, _, _ = checkpoint.name.rpartition("-")
-            for other in self.folder.glob(f"{of_these_replicas}-*.ckpt"):
-                differs = "is of other code, another device, precision, order of the rates or choice of weights to keep"
-                note = f"{other.name} {differs}: training starts over"
-                earlier_notes.append(note)
-                log.warning("%s: %s", self.folder, note)
+        earlier_notes = [] if resumes else self._notes_of_others(checkpoint)
         # A half that is done must not train again because the other one is interrupted.
         resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half)
         progress = EpochProgress(replicas, "evaluation" if config.eval_every else "epoch")
@@ -170,7 +165,7 @@ class Training:
 
         # How the replicas compute: side by side, if the model can.
         tokens, scored = data.first_rows(rows_at_once, device)
-        decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16)
+        decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=config.bf16)
         log.info(decision.why or "replicas compute side by side, under vmap")
         if decision.unused is not None:
             log.warning(decision.unused)
@@ -191,10 +186,9 @@ class Training:
         )
         module.notes += [*earlier_notes, *decision.notes]
         if self.check is not None:
-            self.check(population, bf16, rows_at_once)
+            self.check(population, config.bf16, rows_at_once)
         _compile(population, config, module.notes)
 
-        unusable: str | None = None
         try:
             _fit(trainer, module, data, checkpoint if resumes else None)
         except Exception as error:
@@ -203,11 +197,10 @@ class Training:
             if not resumes or resume_point.has_started or isinstance(error, OSError) or "CUDA" in str(error):
                 raise
             checkpoint.unlink()
-            unusable = f"{checkpoint.name} cannot be restored ({reason(error)}): trained from the start"
-        if unusable is not None:  # outside the handler, whose traceback holds the tensors of the failed attempt
-            log.warning("%s: %s", self.folder, unusable)
-            return _joined(unusable, [self._train_together(replicas, graph_key, is_half)])
+            message = f"{checkpoint.name} cannot be restored ({reason(error)}): trained from the start"
+            raise _Unrestorable(message) from error
 
+        tokens_of = None if self.trained_rows is None else data.tokens_of
         results = [summarise(module.history, replica, self.score) for replica in range(len(replicas))]
         return RunResult(
             replicas=results,
@@ -220,6 +213,16 @@ class Training:
             tokens=cost.trained(module),
             peak_memory=cost.peak_memory(module),
         )
+
+    def _notes_of_others(self, checkpoint: Path) -> list[str]:
+        """A line, which is logged, for each checkpoint of the same replicas that this training does not go on from."""
+        of_these_replicas, _, _ = checkpoint.name.rpartition("-")
+        differs = "is of other code, another device, precision, order of the rates or choice of weights to keep"
+        others = self.folder.glob(f"{of_these_replicas}-*.ckpt")
+        notes = [f"{other.name} {differs}: training starts over" for other in others]
+        for note in notes:
+            log.warning("%s: %s", self.folder, note)
+        return notes
 
     def _trainer(self, epochs: int, resume_point: ResumePoint, progress: EpochProgress) -> L.Trainer:
         config = self.config
@@ -239,6 +242,10 @@ class Training:
             enable_model_summary=False,
             num_sanity_val_steps=0,
         )
+
+
+class _Unrestorable(Exception):
+    """A checkpoint could not be restored, and is removed; the message is a note for the record."""
 
 
 class _PlainTrainer(L.Trainer):

@@ -111,14 +111,14 @@ class Layout:
 
     def __init__(self, model: nn.Module, grouping: Grouping = PAPER):
         self.grouping = grouping
-        all_double = {parameter.dtype for parameter in model.parameters()} == {torch.float64}  # as tests have them
-        for name, parameter in model.named_parameters():
+        parameters, places = dict(model.named_parameters()), _sort_keys(model)
+        all_double = {parameter.dtype for parameter in parameters.values()} == {torch.float64}  # as tests have them
+        for name, parameter in parameters.items():
             if parameter.dtype != torch.float32 and not all_double:
                 kind = str(parameter.dtype).removeprefix("torch.")
                 fix = "its real and imaginary parts as two of float32" if parameter.is_complex() else "it as float32"
                 raise ValueError(f"{name} is {kind}, and parameters are trained in float32: keep {fix}")
         linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        parameters, places = dict(model.named_parameters()), _sort_keys(model)
         rules = {n: grouping.rule_of(n, p, n in linear or hasattr(p, "_matrices")) for n, p in parameters.items()}
         products = {name for name, rule in rules.items() if rule is Rule.MATRIX and name in linear - {HEAD}}
 

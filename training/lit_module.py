@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from mixerlab.records.files import snapshot
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.training.capture import GraphCache, Graphs, Step
-from mixerlab.training.datamodule import EVALUATED, BatchGroup
+from mixerlab.training.datamodule import BatchGroup
 from mixerlab.training.metrics import (
     CHOSEN_ON,
+    EVALUATED,
     IGNORE_INDEX,
     SUMS,
     ScoreFrom,

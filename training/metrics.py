@@ -21,6 +21,7 @@ CHOSEN_ON = {"official": "test", "clean": "val"}
 # covers it, as it decides a result.
 SOLVED = 0.9
 
+EVALUATED = ("val", "test")  # the order of the validation dataloaders
 SUMS = 6  # of macro accuracy, loss, perplexity, right tokens, scored tokens, rows
 
 History = Sequence[Mapping]  # PopulationTraining.history: one dict per epoch, with lists over replicas
@@ -108,7 +109,7 @@ def own_epochs(history: History, replica: int) -> list[dict]:
     epochs = []
     for row in history:
         epoch = {name: value[replica] if isinstance(value, list) else value for name, value in row.items()}
-        for split in ("val", "test"):
+        for split in EVALUATED:
             if not math.isfinite(epoch[f"{split}_loss"]):  # then the predictions are arbitrary
                 epoch |= {f"{split}_accuracy": math.nan, f"{split}_token_accuracy": math.nan}
         epochs.append(epoch)
@@ -136,7 +137,7 @@ def summarise(history: History, replica: int, score: Score = ACCURACY) -> dict:
         "error": error,
         "steps": last["steps"],
         "train_loss": last["train_loss"],
-        **{f"{split}_{name}": last[f"{split}_{name}"] for split in ("val", "test") for name in ("loss", score.name)},
+        **{f"{split}_{name}": last[f"{split}_{name}"] for split in EVALUATED for name in ("loss", score.name)},
     }
     if score.is_accuracy:
         # rounded as `metrics.csv` has it: float32 0.9 is below 0.9
@@ -182,5 +183,5 @@ def metrics_rows(
                 "seed": seed,
                 "lr_now": epoch["learning_rate"],
                 "train_loss": epoch["train_loss"],
-                **{f"{split}_{name}": epoch[f"{split}_{name}"] for split in ("val", "test") for name in names},
+                **{f"{split}_{name}": epoch[f"{split}_{name}"] for split in EVALUATED for name in names},
             }

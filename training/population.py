@@ -134,7 +134,8 @@ def with_fixed_in_buffers(model: nn.Module) -> nn.Module:
     """`model`, with buffers in place of frozen parameters and, not to be saved, of tensors in attributes of modules.
 
     So they move with the model, and replicas and captured graphs know of them. A tensor of a module with hooks before
-    forward stays as it is: `torch.nn.utils.weight_norm` has one make it anew.
+    forward stays as it is: `torch.nn.utils.weight_norm` has one make it anew. So does one whose class has an attribute
+    of its name, which would hide the buffer.
     """
     for module in model.modules():
         frozen = {
@@ -145,7 +146,7 @@ def with_fixed_in_buffers(model: nn.Module) -> nn.Module:
             module.register_buffer(name, parameter.detach())
         attributes = {} if module._forward_pre_hooks else dict(vars(module))
         for name, held in attributes.items():
-            if isinstance(held, Tensor) and not held.requires_grad:
+            if isinstance(held, Tensor) and not held.requires_grad and not hasattr(type(module), name):
                 delattr(module, name)
                 module.register_buffer(name, held, persistent=False)
     return model

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from mixerlab.records.errors import RefusedCode, type_and_message
 from mixerlab.training.layout import Rule, Slot
@@ -192,15 +193,9 @@ def _load(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, its_state in saved["state"].items():
         if isinstance(index, int):
-            optimizer.state[parameters[index]] = _as_saved(optimizer.state[parameters[index]], its_state)
+            loaded = optimizer.state[parameters[index]]
+            optimizer.state[parameters[index]] = tree_map(_as_saved, loaded, its_state)
 
 
 def _as_saved(loaded: Any, saved: Any) -> Any:
-    """The tensors of `saved`, on the devices of those in `loaded`."""
-    if isinstance(saved, Tensor):
-        return saved.to(loaded.device)
-    if isinstance(saved, dict):
-        return {key: _as_saved(loaded[key], value) for key, value in saved.items()}
-    if isinstance(saved, list | tuple):
-        return type(saved)(_as_saved(one, value) for one, value in zip(loaded, saved, strict=True))
-    return loaded
+    return saved.to(loaded.device) if isinstance(saved, Tensor) else loaded

@@ -123,7 +123,8 @@ def put_in(model: nn.Module, state: Mapping[str, Tensor], may_lack: bool = False
         ValueError: another model's; the message has the first name or shape that differs.
     """
     needed = tensors_of(model)
-    places = needed | dict(model.named_buffers())
+    # By all names: a population unties tensors that are frozen and, when it moves to a GPU, buffers.
+    places = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     for name in needed:
         if name not in state and not may_lack:
             raise ValueError(f"it has no {name}, which the model has")

@@ -11,7 +11,7 @@ from mixerlab.checks import command as check
 from mixerlab.config.building import Parts
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import keep_initial_values
-from mixerlab.models.initial_values import overwritten
+from mixerlab.models.initial_values import initialise, overwritten
 
 
 def initial_value_warnings(cfg, autoencode):
@@ -83,6 +83,18 @@ def test_values_of_a_mixer_are_seen_unless_it_keeps_them(start, parameter):
     assert list(overwritten(mixer, None)) == ([] if parameter == "weight" else ["1.bias"])  # weights stay what they are
     keep_initial_values(parameter_of_mixer)
     assert not list(overwritten(mixer, 0.02))
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_parametrized_weight_keeps_its_values_if_it_is_marked(keeps):
+    model = nn.Module()
+    model.embedding, model.linear = nn.Embedding(4, 8), nn.Linear(8, 8)
+    if keeps:
+        keep_initial_values(model.linear.weight)
+    nn.utils.parametrizations.orthogonal(model.linear)
+    before = model.linear.weight.clone()
+    initialise(model, 0.02)
+    assert torch.equal(model.linear.weight, before) == keeps
 
 
 @pytest.mark.parametrize("mixer", MIXERS)

@@ -6,10 +6,12 @@ import pytest
 import torch
 from every_mixer import mixer_of
 from stateful_mixers import REFUSED, NormedAndDropped, Recurrent, Wrong, line_of, model_with
-from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results
+from tiny_training import THREE, VOCAB, WIDTH, assert_same_results, build_model, fit, replica_results
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.errors import with_place
+from mixerlab.records.errors import RefusedMixer, with_place
 from mixerlab.training.datamodule import Examples
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.optimizers import Muon
@@ -62,6 +64,21 @@ def test_both_ways_give_the_same_bits(mixer, options, rtol):
         losses[wanted] = torch.stack([*(steps.train(batch) for batch in rows), steps.score(rows[0])[1]])
     assert len(losses["vmap"].unique()) == losses["vmap"].numel() == 18
     torch.testing.assert_close(losses["loop"], losses["vmap"], rtol=rtol, atol=0)
+
+
+class Recomputes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return checkpoint(self.proj, x, use_reentrant=False).cumsum(dim=1)
+
+
+@pytest.mark.parametrize("execution", ["auto", "loop"])
+def test_a_layer_that_backward_computes_again_is_refused(tmp_path, execution):
+    with pytest.raises(RefusedMixer, match=r"backward reads parameters from the module.*torch\.utils\.checkpoint"):
+        fit(THREE, tmp_path, build=model_with(Recomputes), execution=execution)
 
 
 def test_vmap_may_be_insisted_on(tmp_path):

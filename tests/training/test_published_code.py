@@ -57,17 +57,19 @@ class OneWeight(Published):
 
 
 class Fixed(Published):
-    """A frozen layer and a frozen parameter, an index in an attribute, and a parameter that forward does not use."""
+    """A frozen layer and parameter, tensors in attributes, and a parameter that forward does not use."""
+
+    shift = None  # a default
 
     def __init__(self):
         super().__init__()
         self.features = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
         self.scale = nn.Parameter(torch.rand(WIDTH), requires_grad=False)
-        self.order = torch.arange(WIDTH).flip(0)
+        self.order, self.shift = torch.arange(WIDTH).flip(0), torch.ones(WIDTH)
         self.out, self.spare = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.ones(3, 5))
 
     def forward(self, x):
-        return self.out((self.features(x) * self.scale)[..., self.order].cumsum(1))
+        return self.out((self.features(x) * self.scale + self.shift)[..., self.order].cumsum(1))
 
 
 @pytest.mark.parametrize("execution", ["vmap", "loop", "compiled"])
@@ -117,12 +119,23 @@ def test_what_is_frozen_stays_and_is_loaded_and_what_is_unused_is_named(tmp_path
             assert torch.equal(parameter, start.get_parameter(name)) == is_fixed or name.endswith("bias"), name
 
 
-def test_a_loaded_model_shares_as_it_did():
-    population = Population(model_with(OneWeight), (0,))
+class OneFrozenWeight(OneWeight):
+    def __init__(self):
+        super().__init__()
+        self.q.weight.requires_grad_(False)
+        self.register_buffer("one", torch.ones(WIDTH))
+        self.register_buffer("other", self.one)
+
+
+@pytest.mark.parametrize("mixer", [OneWeight, OneFrozenWeight])
+def test_a_loaded_model_shares_as_it_did(mixer):
+    population = Population(model_with(mixer), (0,))
+    population._apply(torch.clone)  # as when it moves to a GPU
     state = model_state(population, [tensor[0] for tensor in population.learned()])
-    assert "blocks.0.mixer.k.weight" not in state
-    loaded = model_with(OneWeight)()
+    assert ("blocks.0.mixer.k.weight" in state) == (mixer is OneFrozenWeight)
+    loaded = model_with(mixer)()
     put_in(loaded, state)
+    assert loaded.blocks[0].mixer.k.weight is loaded.blocks[0].mixer.q.weight
     tokens = torch.randint(VOCAB, (1, 3, 7))
     torch.testing.assert_close(loaded(tokens[0]), population(tokens)[0])
 
