@@ -39,10 +39,21 @@ class Future(Attention):
         return super().forward(x.flip(1))
 
 
+class Unpacks(Attention):
+    def forward(self, x):
+        _, _ = x.shape
+
+
 def test_a_class_is_checked_without_a_yaml():
+    before = torch.get_rng_state()
     assert "vmap" in mixerlab.check(Attention, num_heads=4)
+    assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(ValueError, match="sees the future"):
         mixerlab.check(Future)
+    with pytest.raises(ValueError, match=r"too many values to unpack \(expected 2\), in Unpacks.forward \(.*:\d+\) \("):
+        mixerlab.check(Unpacks)
+    with pytest.raises(ValueError, match=r"^mixer.num_heads=3 does not divide d_model=32: choose a divisor of 32 \("):
+        mixerlab.check(Attention, num_heads=3)
 
 
 def test_a_model_is_built_around_a_mixer():
