@@ -1,7 +1,6 @@
 """Checks that a mixer keeps the contract of `mixerlab.SequenceMixer`: `mixerlab check NAME`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
@@ -19,8 +18,8 @@ from mixerlab.config.values import ModelConfig, check_component
 MODEL_KEYS = ("model.d_model", "model.n_layers", "model.linear_std")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 if the mixer keeps the contract, 1 with one line on stderr if not."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Raises ValueError, which names the mixer, unless it keeps the contract."""
     parser = argparse.ArgumentParser(prog="mixerlab check", description=__doc__)
     parser.add_argument("name", help="a yaml in conf/mixer/, yours or ours; of a hybrid each layer is checked")
     settings = f"of the mixer, such as mixer.num_heads=4; model.d_model=128 (default: {WIDTH}), n_layers or linear_std"
@@ -48,6 +47,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"note: {warning}")
     except (ValueError, *REFUSALS) as error:
         message = refusal(error)
-        print(f"error: mixer={name}: {message.removeprefix('mixer=').removeprefix(f'{name}: ')}", file=sys.stderr)
-        return 1
-    return 0
+        said = message.removeprefix("mixer=").removeprefix(f"{name}: ")
+        raise ValueError(f"mixer={name}: {said}") from error
