@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mixerlab.analysis.inside import QUANTILES, measure, score_maps
 from mixerlab.config.project import ConfigDir
-from mixerlab.loading import Loaded, load, splits_of
+from mixerlab.loading import Loaded, checked_folder, load, splits_of
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import best_trial
 from mixerlab.records.files import check_writable, read_config, read_metrics, read_record, snapshot, weights_file
@@ -63,7 +63,7 @@ def analyse(
     """
     if rows < 1:
         raise ValueError(f"rows={rows} must be at least 1")
-    folders = [Path(run).absolute() for run in runs]
+    folders = [checked_folder(run) for run in runs]
     out = folders[0].parents[1] / "inside" if out is None else Path(out)
     variants, found = _variants(folders), []
     maps: dict[tuple[str, str], dict[tuple[str, str, str], list[tuple[str, np.ndarray]]]] = defaultdict(dict)

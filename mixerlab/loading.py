@@ -74,9 +74,7 @@ def load(
             command that keeps them; what is there is no weights file, or one of another run or model.
     """
     check_selection(selection)
-    folder = Path(run_folder).absolute()
-    if folder.parent.name != "runs" or not folder.is_dir():
-        raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
+    folder = checked_folder(run_folder)
     if config_dir is not None:
         use_folders(config_dir)
     record, config = read_run(folder.parents[1], folder.name)
@@ -105,6 +103,14 @@ def load(
             raise ValueError("it is of another training of this run than the record")
         put_in(model, weights)
     return Loaded(model.eval(), task, config, row)
+
+
+def checked_folder(run_folder: str | Path) -> Path:
+    """The absolute path of a run's folder; ValueError if it is none."""
+    folder = Path(run_folder).absolute()
+    if folder.parent.name != "runs" or not folder.is_dir():
+        raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
+    return folder
 
 
 @functools.cache  # once for each run
