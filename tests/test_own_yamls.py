@@ -193,7 +193,7 @@ def test_values_are_compared_with_annotations(mine):
         mixerlab.build_model("mixer=mine", "task=icr", f"mixer.{fine}", **project)
     for wrong, wanted in (
         ("mixer.dims=3", "a list or null"),
-        ("mixer.order=true", "one of 1, 2"),
+        ("mixer.order=true", "must be 1 or 2"),
         ("mixer.plain=no", "true or false"),
     ):
         with pytest.raises(ValueError, match=wanted):
