@@ -39,6 +39,12 @@ def refused_everywhere(options, mixer, parts):
             assert part in message, message
 
 
+def test_a_yaml_may_be_named_with_its_ending():
+    command = "mixer=attn.yaml", "task=icr.yaml", *DRY
+    assert run_py(*command).code == run_py("-m", *command).code == 0
+    assert mixerlab.compose("mixer=attn.yaml") == mixerlab.compose("mixer=attn")
+
+
 COPIED = YAML.format(name="attn")  # tables would average it with attn
 
 
