@@ -35,7 +35,7 @@ _FULL_ERROR = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would pri
 
 def main() -> None:
     """Runs the command; a mistake, Ctrl-C, SIGTERM, a full disk and a closed pipe end the process with one line."""
-    arguments = sys.argv[1:] or ["--help"]
+    arguments = [_at_home(argument) for argument in sys.argv[1:]] or ["--help"]
     if "--version" in arguments:
         from mixerlab.records.provenance import versions
 
@@ -64,6 +64,12 @@ def main() -> None:
             sys.exit(f"error: {_message(error, again)}")
 
 
+def _at_home(argument: str) -> str:
+    """`KEY=~/...` with the home folder in it: a shell leaves that as it is, and Hydra reads no value that begins so."""
+    key, _, value = argument.partition("=")
+    return f"{key}={Path.home()}{value[1:]}" if value.startswith("~/") else argument
+
+
 def _wants_tracebacks() -> bool:
     return os.environ.get(_FULL_ERROR) == "1"
 
@@ -86,13 +92,12 @@ def _run_hydra(arguments: list[str]) -> None:
     from mixerlab.config.postponed import postponed
     from mixerlab.records.provenance import COMMAND, shell_command
 
-    home = str(Path.home())  # a shell leaves ~ behind an `=` as it is, and Hydra reads no value that begins so
     os.environ[COMMAND] = shell_command(*sys.argv)
     wants_tracebacks = _wants_tracebacks()
     os.environ[_FULL_ERROR] = "1"
     try:
         with one_line_refusals():
-            sys.argv[1:] = postponed([text.replace("=~/", f"={home}/", 1) for text in _overrides_first(arguments)])
+            sys.argv[1:] = postponed(_overrides_first(arguments))
             hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
     finally:
         del os.environ[COMMAND]
