@@ -22,6 +22,7 @@ REFUSED = {
     "trainer=3": ("trainer", "a name", "--help"),
     "mixer=nope": ("mixer/nope", "parallax", "--config-dir DIR"),
     "-m mixer=attn,": ("mixer=attn,", "KEY=A,B"),
+    "-m mixer.num_heads=": ("mixer.num_heads='' must be a whole number",),
     "mixr=attn": ("unknown key mixr", "did you mean mixer?"),
     "lr=0.1": ("unknown key lr", "did you mean optimizer.lr?"),
     "-m mixer=glob(zz*)": ("no run is asked for", "glob"),
