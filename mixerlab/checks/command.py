@@ -11,7 +11,7 @@ from mixerlab.checks.contract import WIDTH, check_everything
 from mixerlab.config.arguments import check_arguments
 from mixerlab.config.building import Parts, mixer_maker
 from mixerlab.config.compose import compose
-from mixerlab.config.hints import REFUSALS, refusal
+from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.values import ModelConfig, check_component
 
@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if unused := [text for text in args.overrides if not text.lstrip("+~").startswith(("mixer.", *MODEL_KEYS))]:
             raise ValueError(f"a check uses keys of the mixer, {', '.join(MODEL_KEYS)}, not {unused[0]}")
         composed = compose(f"mixer={name}", f"model.d_model={WIDTH}", *args.overrides, config_dir=args.config_dir)
-        config = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
+        with one_line_refusals():
+            config = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
         check_arguments("model", ModelConfig, config["model"])
         model = ModelConfig(**config["model"])
         for prefix, mixer in mixers_of(config["mixer"]).items():
@@ -45,7 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(f"note: {note}")
         for warning in Parts.of(config).initial_value_warnings(autoencode=False):
             print(f"note: {warning}")
-    except (ValueError, *REFUSALS) as error:
-        message = refusal(error)
-        said = message.removeprefix("mixer=").removeprefix(f"{name}: ")
+    except ValueError as error:
+        said = str(error).removeprefix("mixer=").removeprefix(f"{name}: ")
         raise ValueError(f"mixer={name}: {said}") from error
