@@ -15,7 +15,7 @@ from mixerlab.config.arguments import class_of
 from mixerlab.config.building import Parts
 from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.project import ConfigDir, use_folders
-from mixerlab.config.settings import build_task, settings_of
+from mixerlab.config.settings import build_task
 from mixerlab.config.values import mixer_version
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
@@ -155,8 +155,6 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
         except ValueError as error:
             hint = "if it is your own, give --config-dir (in Python config_dir=), the folder of your yamls"
             raise ValueError(f"{prefix}={part.name}: {error}; {hint}") from error
-    # What was asked for by name stands beside it by value; the name may be a label that no yaml has.
-    cfg.task.setting = next(iter(settings_of(cfg.task)))
     task = build_task(cfg.task)
     with torch.random.fork_rng(devices=()):  # loading draws nothing from the caller's random numbers
         return task, Parts.of(cfg).build_model(task)
