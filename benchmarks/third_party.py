@@ -85,12 +85,13 @@ def shortened(line: str) -> str:
 
 def checked(name: str, folder: Path) -> tuple[str, str]:
     """What `mixerlab check` says: `passes` or the refusal, and how replicas compute."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        refused = command.main([name, "--config-dir", str(folder)])
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            command.main([name, "--config-dir", str(folder)])
+    except ValueError as error:
+        return shortened(str(error).removeprefix(f"mixer={name}: ")), ""
     lines = out.getvalue().splitlines()
-    if refused:
-        return shortened(err.getvalue().strip().removeprefix(f"error: mixer={name}: ")), ""
     notes = [shortened(line.removeprefix("note: ")) for line in lines if line.startswith("note: ")]
     return "; ".join(["passes", *notes]), "loop" if "one after another" in out.getvalue() else "vmap"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mixerlab.analysis.inside import QUANTILES, measure, score_maps
 from mixerlab.config.project import ConfigDir
-from mixerlab.loading import Loaded, load, splits_of
+from mixerlab.loading import Loaded, checked_folder, load, splits_of
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import best_trial
 from mixerlab.records.files import check_writable, read_config, read_metrics, read_record, snapshot, weights_file
@@ -63,7 +63,10 @@ def analyse(
     """
     if rows < 1:
         raise ValueError(f"rows={rows} must be at least 1")
-    folders = [Path(run).absolute() for run in runs]
+    by_id: dict[str, Path] = {}  # a run that is given twice would count as two seeds
+    for folder in map(checked_folder, runs):
+        by_id.setdefault(folder.name, folder)
+    folders = list(by_id.values())
     out = folders[0].parents[1] / "inside" if out is None else Path(out)
     variants, found = _variants(folders), []
     maps: dict[tuple[str, str], dict[tuple[str, str, str], list[tuple[str, np.ndarray]]]] = defaultdict(dict)
@@ -130,8 +133,11 @@ def _moments(
         if (key := json.dumps(loaded.config["task"], sort_keys=True)) not in read:
             read[key] = torch.from_numpy(splits_of(loaded)["test"][0][:rows].astype(np.int64)).to(device)
         record, metrics = read_record(folder), read_metrics(folder)
-        assert record is not None and metrics is not None
-        tokens = metrics.groupby(metrics["epoch"] + 1)["token"].max() if "token" in metrics else None
+        assert record is not None
+        if metrics is None or "token" not in metrics:
+            tokens = None
+        else:
+            tokens = metrics.groupby(metrics["epoch"] + 1)["token"].max()
         for row in best_trial(record.rows, "official", record.score)[0]:
             number, snapshots = row["replica"], loaded.config["trainer"].get("snapshots", ())
             for done in (None, *snapshots):

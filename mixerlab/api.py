@@ -19,6 +19,7 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.identity import replicas_of
 from mixerlab.records.provenance import COMMAND, shell_command
 from mixerlab.records.schema import Record
+from mixerlab.records.text import one_line
 from mixerlab.training.population import seeded
 
 
@@ -64,7 +65,8 @@ def check(mixer: Callable[..., SequenceMixer], d_model: int = WIDTH, **arguments
         ValueError: the first check that the mixer fails, or what is no class.
     """
     if isinstance(mixer, nn.Module) or not callable(mixer):
-        raise ValueError(f"{mixer!r} is no class: give check(MovingAverage); the command mixerlab check takes names")
+        given = one_line(repr(mixer))
+        raise ValueError(f"{given} is no class: give check(MovingAverage); the command mixerlab check takes names")
     if isinstance(mixer, type) and not issubclass(mixer, SequenceMixer):
         raise ValueError(f"{mixer.__name__} must be a subclass of mixerlab.SequenceMixer")
     decision = check_everything(partial(mixer, d_model=d_model, **arguments), d_model)
@@ -89,7 +91,8 @@ def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir:
     parts = Parts.of(config)
     if mixer is not None:
         if not isinstance(mixer, SequenceMixer):
-            raise ValueError(f"mixer={mixer!r} is no SequenceMixer: give one that is built, as MovingAverage(128)")
+            given = one_line(repr(mixer))
+            raise ValueError(f"mixer={given} is no SequenceMixer: give one that is built, as MovingAverage(128)")
         parts = replace(parts, mixers=[("mixer", lambda **at: deepcopy(mixer))])
     with seeded(seed):
         return parts.build_model(task)

@@ -34,11 +34,8 @@ _FULL_ERROR = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would pri
 
 
 def main() -> None:
-    """Ends the process with the tool's exit status, or returns after a run or a sweep.
-
-    Ctrl-C, SIGTERM, a full disk and a closed pipe end it with one line.
-    """
-    arguments = sys.argv[1:] or ["--help"]
+    """Runs the command; a mistake, Ctrl-C, SIGTERM, a full disk and a closed pipe end the process with one line."""
+    arguments = [_at_home(argument) for argument in sys.argv[1:]] or ["--help"]
     if "--version" in arguments:
         from mixerlab.records.provenance import versions
 
@@ -51,11 +48,9 @@ def main() -> None:
     with terminated_by_signal():
         try:
             if is_tool:
-                try:
-                    sys.exit(importlib.import_module(TOOLS[arguments[0]]).main(arguments[1:]))
-                except ValueError as error:
-                    sys.exit(f"error: {error}")
-            _run_hydra(arguments)
+                importlib.import_module(TOOLS[arguments[0]]).main(arguments[1:])
+            else:
+                _run_hydra(arguments)
         except (Terminated, KeyboardInterrupt) as stop:
             number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
             print(f"stopped by {number.name}: the same command {again}", file=sys.stderr)
@@ -63,8 +58,20 @@ def main() -> None:
         except BrokenPipeError:  # `mixerlab report | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
             sys.exit(128 + signal.SIGPIPE)
-        except OSError as error:
+        except (ValueError, OSError) as error:
+            if _wants_tracebacks():
+                raise
             sys.exit(f"error: {_message(error, again)}")
+
+
+def _at_home(argument: str) -> str:
+    """`KEY=~/...` with the home folder in it: a shell leaves that as it is, and Hydra reads no value that begins so."""
+    key, _, value = argument.partition("=")
+    return f"{key}={Path.home()}{value[1:]}" if value.startswith("~/") else argument
+
+
+def _wants_tracebacks() -> bool:
+    return os.environ.get(_FULL_ERROR) == "1"
 
 
 def _message(error: Exception, again: str = GOES_ON) -> str:
@@ -76,26 +83,22 @@ def _message(error: Exception, again: str = GOES_ON) -> str:
 
 
 def _run_hydra(arguments: list[str]) -> None:
-    """A run, a sweep or one of Hydra's options; ends the process with one line if Hydra refuses the arguments."""
+    """A run, a sweep or one of Hydra's options; ValueError for what Hydra refuses."""
     if "=" not in arguments[0] and not arguments[0].startswith(("-", "~")):
-        sys.exit(f"error: no tool {arguments[0]}: {', '.join(TOOLS)}; settings are KEY=VALUE")
+        raise ValueError(f"no tool {arguments[0]}: {', '.join(TOOLS)}; settings are KEY=VALUE")
     import hydra
 
-    from mixerlab.config.hints import REFUSALS, refusal
+    from mixerlab.config.hints import one_line_refusals
     from mixerlab.config.postponed import postponed
     from mixerlab.records.provenance import COMMAND, shell_command
 
-    home = str(Path.home())  # a shell leaves ~ behind an `=` as it is, and Hydra reads no value that begins so
     os.environ[COMMAND] = shell_command(*sys.argv)
-    wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
+    wants_tracebacks = _wants_tracebacks()
     os.environ[_FULL_ERROR] = "1"
     try:
-        sys.argv[1:] = postponed([text.replace("=~/", f"={home}/", 1) for text in _overrides_first(arguments)])
-        hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
-    except (ValueError, *REFUSALS) as error:
-        if wants_tracebacks:
-            raise
-        sys.exit(f"error: {one_line(refusal(error))}")
+        with one_line_refusals():
+            sys.argv[1:] = postponed(_overrides_first(arguments))
+            hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
     finally:
         del os.environ[COMMAND]
         if not wants_tracebacks:
@@ -113,9 +116,9 @@ def _overrides_first(arguments: list[str]) -> list[str]:
 
     args, unknown = get_args_parser().parse_known_intermixed_args(arguments)
     if args.experimental_rerun is not None:
-        sys.exit("error: --experimental-rerun would unpickle a file, which runs what it says: give the command again")
+        raise ValueError("--experimental-rerun would unpickle a file, which runs what it says: give the command again")
     if options := [argument for argument in unknown if argument.startswith("-")]:
-        sys.exit(f"error: there is no option {options[0]}; settings are KEY=VALUE, without dashes")
+        raise ValueError(f"there is no option {options[0]}; settings are KEY=VALUE, without dashes")
     overrides = args.overrides or []
     options = [argument for argument in arguments if argument not in overrides]
     spaced = [value for option, value in pairwise(options) if option in ("--config-dir", "-cd")]

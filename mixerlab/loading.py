@@ -15,7 +15,7 @@ from mixerlab.config.arguments import class_of
 from mixerlab.config.building import Parts
 from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.project import ConfigDir, use_folders
-from mixerlab.config.settings import build_task, settings_of
+from mixerlab.config.settings import build_task
 from mixerlab.config.values import mixer_version
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
@@ -74,9 +74,7 @@ def load(
             command that keeps them; what is there is no weights file, or one of another run or model.
     """
     check_selection(selection)
-    folder = Path(run_folder).absolute()
-    if folder.parent.name != "runs" or not folder.is_dir():
-        raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
+    folder = checked_folder(run_folder)
     if config_dir is not None:
         use_folders(config_dir)
     record, config = read_run(folder.parents[1], folder.name)
@@ -105,6 +103,14 @@ def load(
             raise ValueError("it is of another training of this run than the record")
         put_in(model, weights)
     return Loaded(model.eval(), task, config, row)
+
+
+def checked_folder(run_folder: str | Path) -> Path:
+    """The absolute path of a run's folder; ValueError if it is none."""
+    folder = Path(run_folder).absolute()
+    if folder.parent.name != "runs" or not folder.is_dir():
+        raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
+    return folder
 
 
 @functools.cache  # once for each run
@@ -149,8 +155,6 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
         except ValueError as error:
             hint = "if it is your own, give --config-dir (in Python config_dir=), the folder of your yamls"
             raise ValueError(f"{prefix}={part.name}: {error}; {hint}") from error
-    # What was asked for by name stands beside it by value; the name may be a label that no yaml has.
-    cfg.task.setting = next(iter(settings_of(cfg.task)))
     task = build_task(cfg.task)
     with torch.random.fork_rng(devices=()):  # loading draws nothing from the caller's random numbers
         return task, Parts.of(cfg).build_model(task)

@@ -1,6 +1,8 @@
 """`mixerlab analyse`: rows, figures and a table of runs that kept their weights."""
 
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -42,6 +44,16 @@ def test_rows_of_a_run_and_its_snapshots(tmp_path):
     assert "| icr" in (tmp_path / "out" / "stable_ranks.md").read_text()
     with pytest.raises(ValueError, match=r"mixerlab task=icr .* force=true 'trainer\.snapshots=\[0,1,2\]'"):
         mixerlab.load(folder, epochs=1)
+
+
+def test_a_run_that_is_given_twice_counts_once_and_needs_no_curves(tmp_path):
+    """Twice it would be two seeds that agree."""
+    folder = trained(tmp_path, "mixer=attn")
+    analyse([folder], tmp_path / "once", rows=1, formats=())
+    (tmp_path / "copy").mkdir()
+    shutil.copytree(tmp_path / "runs", tmp_path / "copy" / "runs", ignore=shutil.ignore_patterns("metrics.csv"))
+    analyse([folder, tmp_path / "copy" / "runs" / Path(folder).name], tmp_path / "twice", rows=1, formats=())
+    pd.testing.assert_frame_equal(rows_in(tmp_path / "once"), rows_in(tmp_path / "twice"))
 
 
 def test_a_text_is_trained_on_by_tokens(tmp_path):

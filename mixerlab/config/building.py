@@ -1,7 +1,7 @@
 """What a config describes, built: a model, its mixers, an optimizer, loggers."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -146,14 +146,13 @@ def model_of(
     mixers: NamedMakers, keys: ModelConfig, task: Task | TaskShape, n_layers: int | None = None
 ) -> LanguageModel | AutoEncoder:
     """A model of these mixers (`mixer_makers`), with `n_layers` in place of those that the keys say."""
-    common: dict[str, Any] = {"d_model": keys.d_model, "n_layers": n_layers or keys.n_layers, "d_ff": keys.d_ff}
     layers = enumerate(itertools.cycle(make for _, make in mixers))
-    makers = (partial(make, d_model=keys.d_model, layer_idx=number) for number, make in layers)
+    # Each is made when its block is.
+    made: Iterator[SequenceMixer] = (make(d_model=keys.d_model, layer_idx=number) for number, make in layers)
     if keys.shared_mixer:
-        shared = itertools.cycle([make() for make in itertools.islice(makers, len(mixers))])
-        common["make_mixer"] = lambda: next(shared)
-    else:
-        common["make_mixer"] = lambda: next(makers)()
+        made = itertools.cycle(list(itertools.islice(made, len(mixers))))
+    common: dict[str, Any] = {"d_model": keys.d_model, "n_layers": n_layers or keys.n_layers, "d_ff": keys.d_ff}
+    common["make_mixer"] = partial(next, made)
     if task.autoencode:
         return AutoEncoder(task.vocab_size, task.input_length, **common, redraw_all=keys.autoencoder_redraw_all)
     own = {key: getattr(keys, key) for key in ("linear_std", "tie_embeddings", "logit_softcap")}

@@ -69,9 +69,7 @@ def complete(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> 
         expand(cfg, hydra_config, loader)
     if isinstance(model := cfg.get("model"), DictConfig) and model.get("match_params") is not None:
         match_params(cfg, hydra_config, loader)
-    for text in given(hydra_config):
-        if not text.startswith("trainer.epochs=") or "tokens" not in cfg.task:
-            continue
-        if build_task(cfg.task).trained_rows is not None:
-            told = f"because task.tokens={cfg.task.tokens} is set: add task.tokens=null"
-            raise ValueError(f"{text} has no effect, {told}")
+    epochs = [text for text in given(hydra_config) if text.startswith("trainer.epochs=")]
+    if epochs and "tokens" in cfg.task and build_task(cfg.task).trained_rows is not None:
+        told = f"because task.tokens={cfg.task.tokens} is set: add task.tokens=null"
+        raise ValueError(f"{epochs[0]} has no effect, {told}")

@@ -14,7 +14,7 @@ from mixerlab.config.hybrid import is_hybrid
 from mixerlab.records.identity import flatten
 from mixerlab.records.schema import CHOICES
 
-REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)
+_REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)
 # What Hydra says without a type of its own: of `mixer=a,b` without -m; of `mixer=3`, and of a list or none, which
 # conf/config.yaml has in an interpolation.
 _SEVERAL = ("Ambiguous value for argument", "Sweep parameters")
@@ -34,12 +34,12 @@ def one_line_refusals() -> Iterator[None]:
     """Within the block, what Hydra, OmegaConf and PyYAML refuse becomes a ValueError with its message."""
     try:
         yield
-    except (ValueError, *REFUSALS) as error:
-        raise ValueError(refusal(error)) from error
+    except (ValueError, *_REFUSALS) as error:
+        raise ValueError(_refusal(error)) from error
 
 
-def refusal(error: Exception) -> str:
-    """The message of one of REFUSALS or of a ValueError: its own in one line, unless that leads astray."""
+def _refusal(error: Exception) -> str:
+    """The message of one of _REFUSALS or of a ValueError: its own in one line, unless that leads astray."""
     cause = error.__cause__
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
@@ -66,7 +66,7 @@ def refusal(error: Exception) -> str:
         return f"{error.full_key} has no value: give {error.full_key}=..."
     if isinstance(error, OmegaConfBaseException):  # `${nothing}`
         return f"{f'{error.full_key}: ' if error.full_key else ''}{str(error).splitlines()[0]}"
-    if isinstance(error, REFUSALS):
+    if isinstance(error, _REFUSALS):
         return " ".join(f"{error} {cause or ''}".split())
     return str(error)
 

@@ -24,7 +24,7 @@ def postponed(arguments: Sequence[str]) -> list[str]:
         if not key.startswith(tuple(f"{group}." for group in CHOICES)):
             return argument
         (override,) = parser.parse_overrides([argument])  # which refuses as Hydra does
-        is_left = not override.is_sweep_override() and override.value() is not None  # Hydra has no choice of null
+        is_left = not override.is_sweep_override() and override.value() not in (None, "")  # Hydra has no such choices
         return f"{key}=choice({value})" if is_left else argument
 
     return [left_to_cells(argument) for argument in arguments]

@@ -103,7 +103,7 @@ def check_yaml(part: Mapping[str, Any] | None, file: str, group: str = "mixer", 
     """
     if part is None:
         raise ValueError(f"{group}={file}: its yaml puts its keys elsewhere: remove its line `# @package`")
-    name = file.rpartition("/")[2]
+    name = file.rpartition("/")[2].removesuffix(".yaml")  # which Hydra reads too
     own = part.get("name") if isinstance(part, Mapping) else None  # it may be a list
     if own != name and not any(text.startswith(f"{group}.name=") for text in overrides):
         raise ValueError(f"{group}={file}: its yaml must have the file's name: write `name: {name}`")

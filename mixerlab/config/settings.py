@@ -166,6 +166,9 @@ def described(task_cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
 def _check_setting(task_cfg: DictConfig) -> None:
     """Raises ValueError for a setting that there is not, or whose parameter does not reach the task."""
     setting = task_cfg.get("setting")
+    follows = any(OmegaConf.is_interpolation(task_cfg, str(key)) for key in task_cfg)
+    if setting not in settings_of(task_cfg) and not follows:
+        return  # only a label, as in the resolved config of a run
     for key in _parameters(task_cfg, setting):
         if key not in task_cfg:
             raise ValueError(f"task={task_cfg.name}: {key} is missing: add `{key}: ${{setting:{key}}}` to its yaml")

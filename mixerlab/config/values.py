@@ -42,7 +42,7 @@ CHANGED = "changed"  # of `force`: repeats finished runs whose code has changed 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The keys of a config; values that are no groups are checked, replicas with their learning rates."""
+    """The keys of a config, of which those that are no groups are checked here, but for seeds (`replicas_of`)."""
 
     mixer: dict
     task: dict
@@ -117,9 +117,6 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
         with suppress(Unreadable):
             if (made_by := read_record(start)) is not None:  # a finished run may outlive it
                 code["start_from"] = rows_digest(made_by)[:12]
-    stop = config["trainer"]["stop_above"]
-    if task.score.is_accuracy and stop is not None and stop >= 1:
-        raise ValueError(f"trainer.stop_above={stop} must be an accuracy in [0, 1), or null")
     if (digest := digest_of_files(task, config["task"]["data_dir"])) is not None:
         config["task"]["data_sha256"] = digest
     return task, config, code
@@ -140,6 +137,9 @@ def _check(config: dict[str, Any], task: Task) -> None:
         check_keys(config["mixer"], config["model"]["n_layers"])
     _check_data(config["task"])
     replicas_of(config)
+    stop = config["trainer"]["stop_above"]
+    if task.score.is_accuracy and stop is not None and stop >= 1:
+        raise ValueError(f"trainer.stop_above={stop} must be an accuracy in [0, 1), or null")
     if task.trained_rows is not None:  # the passes that it begins
         config["trainer"]["epochs"] = math.ceil(task.trained_rows / task.num_examples("train"))
     if (steps := _steps_of(config, task)) > MOST_STEPS:
