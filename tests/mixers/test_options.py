@@ -33,6 +33,14 @@ def test_biases_are_those_of_linear_layers(name):
         torch.testing.assert_close(biased(x), plain(x) + linears["o_proj"].bias, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["attn", "parallax", "lla"])
+def test_a_cast_to_16_bits_leaves_the_rotary_frequencies(name):
+    mixer = mixer_of(name, WIDTH)
+    frequencies = mixer.rope.inverse_frequency.clone()
+    assert mixer.bfloat16().q_proj.weight.dtype == torch.bfloat16
+    torch.testing.assert_close(mixer.rope.inverse_frequency, frequencies, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("module", "mixer", "operator", "normed", "rotated"),
     [
