@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.chunked import choose_backend, pad_heads
+from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.local_linear.operator import forward
 
 __all__ = ["solved_probe"]
@@ -46,8 +47,9 @@ def solved_probe(
         `[B, T, H, D]`, float32; float64 for float64 inputs.
 
     Raises:
-        ValueError: a backend that cannot run here.
+        ValueError: shapes that do not fit, or a backend that cannot run here.
     """
+    check_shapes(("q", q, ("B", "T", "H", "D")), ("k", k, q.shape), fitting=f"q {tuple(q.shape)}")
     wide, head_dim = torch.promote_types(q.dtype, torch.float32), q.shape[-1]
     if choose_backend(q.device, wide, head_dim, None, backend, TRITON_HEAD_DIMS) == "reference":
         return forward(q, k, scale, ridge, relative, iterations, False)

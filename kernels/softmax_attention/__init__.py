@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.softmax_attention.batched import batched_attention
 
 SHORT_LENGTH = 128  # positions that one program holds
@@ -14,7 +15,12 @@ MAX_HEAD_DIM = 64  # above it, PyTorch's kernels are as fast
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`softmax(q k^T / sqrt(D)) v` over the keys up to each query; all `[B, T, H, D]`, differentiable."""
+    """`softmax(q k^T / sqrt(D)) v` over the keys up to each query; all `[B, T, H, D]`, differentiable.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    check_shapes(("k", k, q.shape), ("v", v, q.shape), fitting=f"q {tuple(q.shape)}")
     if is_short(q.device, q.dtype, q.shape[1], q.shape[3]):
         from mixerlab.kernels.softmax_attention.operator import short_attention  # here, because Triton is optional
 

@@ -26,6 +26,7 @@ from mixerlab.kernels.fused import (
 )
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule
+from mixerlab.kernels.local_linear import solved_probe
 from mixerlab.kernels.mesa import mesa
 from mixerlab.kernels.optimizer.join_columns import join_columns
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
@@ -123,6 +124,8 @@ WRONG = [
     (kimi_delta_rule, without(DELTA, 3, zeros(2, 5, 2, 1)), {}, r"log_decay has shape \(2, 5, 2, 1\)"),
     (mesa, [*DELTA, zeros(16)], {}, "ridge has shape"),
     (mesa, [*DELTA, zeros(2, 16)], {"iterations": 0}, "iterations=0"),
+    (softmax_attention, (QKV[0], zeros(1, 4, 1, 8), QKV[2]), {}, r"k has shape \(1, 4, 1, 8\)"),
+    (solved_probe, (QKV[0], zeros(1, 4, 1, 8)), {"scale": 1.0, "ridge": 1.0}, r"k has shape \(1, 4, 1, 8\)"),
     (selective_scan, without(SCAN, 1, zeros(2, 5, 2)), {}, "^delta has shape"),
     (mamba_block, without(BLOCK, 0, zeros(2, 5, 5)), {}, r"xz has shape \(2, 5, 5\): pass \[batch, T, 6\]"),
     (mamba_block, without(BLOCK, 1, zeros(2, 4)), {}, r"conv_weight has shape \(2, 4\): pass \[3, taps\]"),
