@@ -5,7 +5,7 @@ import json
 import math
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ _TEXTS = {*(name for name, kind in LABELS.items() if kind is str), "status", "er
 
 
 def collect(
-    results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | None = None, more: Sequence[Path] = ()
+    source: str | Path,
+    configs: Mapping[str, Mapping[str, Any]] | None = None,
+    more: Sequence[str | Path] = (),
 ) -> pd.DataFrame:
-    """One row per replica of every run in `results_dir`, or of those in `configs`, which are by `run_id`.
+    """One row per replica of every run in a results folder or archive, or of those in `configs`, which are by `run_id`.
 
-    The runs of `more` results folders join them: a run that is in several counts once, where it is finished.
+    The runs of `more` of them join: a run that is in several counts once, where it is finished.
 
     Columns: the labels and results of a record's rows, the name of its `score` and whether `higher_is_better`, `config`
     (a hash of all hyperparameters but learning rate and seed), every hyperparameter and every entry of the provenance
@@ -44,17 +46,18 @@ def collect(
     never got there.
 
     Raises:
-        ValueError: a folder holds no `runs`.
+        ValueError: a folder holds no `runs`, or a file is no archive.
     """
     runs: dict[str, list[dict[str, Any]]] = {}
-    for one in (results_dir, *more):
-        if configs is None and not Path(one, "runs").is_dir():
-            raise ValueError(f"{one} is no archive and no results folder: name the folder that holds runs/")
-        for folder in sorted(Path(one).glob("runs/*/")):
-            if (configs is None or folder.name in configs) and not _is_finished(runs.get(folder.name, [])):
-                own = _read(one, folder.name)
-                if folder.name not in runs or _is_finished(own):
-                    runs[folder.name] = own
+    for one in (source, *more):
+        with unpacked(one) as results:
+            if configs is None and not Path(results, "runs").is_dir():
+                raise ValueError(f"{one} is no archive and no results folder: name the folder that holds runs/")
+            for folder in sorted(Path(results).glob("runs/*/")):
+                if (configs is None or folder.name in configs) and not _is_finished(runs.get(folder.name, [])):
+                    own = _read(results, folder.name)
+                    if folder.name not in runs or _is_finished(own):
+                        runs[folder.name] = own
     rows = [row for own in runs.values() for row in own]
     known = {row["run_id"] for row in rows if "mixer" in row}
     for identity, config in (configs or {}).items():
@@ -179,9 +182,7 @@ def rows_of(source: str | Path, *more: str | Path) -> pd.DataFrame:
             raise ValueError(f"{csv[0]}: a rows.csv stands alone; join results folders or archives")
         frame = read_rows(source)
     else:
-        with ExitStack() as stack:
-            folder, *others = (stack.enter_context(unpacked(each)) for each in (source, *more))
-            frame = collect(folder, more=others)
+        frame = collect(source, more=more)
     if frame.empty:
         raise ValueError(f"{source} holds no runs: give an archive of records, a results folder or a rows.csv")
     return frame

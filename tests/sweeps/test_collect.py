@@ -74,6 +74,7 @@ def test_every_source_gives_the_same_rows(tmp_path):
     pack(tmp_path, tmp_path / "all.tar.xz")
     (tmp_path / "rows.csv").write_text(rows_csv(frame))
     assert rows_of(tmp_path / "all.tar.xz").equals(collect(tmp_path))
+    assert collect(tmp_path / "all.tar.xz").equals(collect(tmp_path))
     again = read_rows(tmp_path / "rows.csv")
     assert list(again) == list(frame) and set(again["mixer"]) == {"attn", "NA", "1e3", "1000"}
     text = ["run_id", "mixer", "task", "setting", "optimizer", "status", "config", "score"]
