@@ -176,6 +176,12 @@ def test_a_mixer_continues_from_its_state(project):
     assert int(names["t"]) == 31
 
 
+def test_a_loop_of_ones_own_gets_the_rows(project):
+    names = {}
+    exec((project / "rows.py").read_text(), names)
+    assert names["inputs"].shape == names["targets"].shape == (12_800, 255)
+
+
 @pytest.mark.slow
 def test_a_mixer_runs_outside_of_mixerlab(project, monkeypatch):
     """Its graph is compiled, but not to code for the processor, which takes a minute."""
