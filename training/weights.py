@@ -128,8 +128,12 @@ def put_in(model: nn.Module, state: Mapping[str, Tensor], may_lack: bool = False
     for name in needed:
         if name not in state and not may_lack:
             raise ValueError(f"it has no {name}, which the model has")
+    first_name = {id(tensor): name for name, tensor in needed.items()}
     for name in state:
-        if name not in places:
+        first = first_name.get(id(places.get(name)), name)
+        # Of a model that does not share them.
+        apart = first != name and first in state and not torch.equal(state[name], state[first])
+        if name not in places or apart:
             raise ValueError(f"it has {name}, which the model does not have")
         if state[name].shape != places[name].shape:
             found, wanted = list(state[name].shape), list(places[name].shape)
