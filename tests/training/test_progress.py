@@ -28,8 +28,8 @@ def test_how_long_it_will_take_is_said_once(tmp_path, monkeypatch, caplog):
     assert " s left on 1 core, " in line
 
 
-def test_on_a_cpu_it_is_said_behind_the_first_steps(tmp_path, monkeypatch):
-    """In 50 steps of a slow mixer a user wonders for minutes; here an epoch is fewer."""
+def test_on_a_cpu_it_is_said_after_the_first_steps(tmp_path, monkeypatch):
+    """Fifty steps of a slow mixer take minutes; here an epoch is fewer than ten."""
     monkeypatch.setattr(callbacks, "SECONDS_UNTIL_COST", 0.0)
     monkeypatch.setattr(callbacks, "duration", duration := mock.Mock())
     fit([(2e-2, 0)], tmp_path, data=splits(), epochs=2, stop_when_perfect=False)
