@@ -138,7 +138,7 @@ class Cost(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PopulationTraining)
-        self.began = time.monotonic()
+        self.began = self.since = time.monotonic()
         self.tokens_before = self._tokens(module)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -146,14 +146,14 @@ class Cost(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        now, self.groups = time.monotonic(), self.groups + 1
-        if self.groups == 1:  # what is compiled and captured is by now
+        now, self.groups, is_cpu = time.monotonic(), self.groups + 1, self.device.type == "cpu"
+        if self.groups == 1 and not is_cpu:  # what is compiled and captured is by now
             self.since = now
         elif not self.is_told and now - self.since >= SECONDS_UNTIL_COST:
             self.is_told = True
             each, epochs = int(trainer.num_training_batches), trainer.max_epochs or 0
-            left = (now - self.since) / (self.groups - 1) * (each * (epochs - trainer.current_epoch) - batch_idx - 1)
-            is_cpu = self.device.type == "cpu"
+            timed = self.groups if is_cpu else self.groups - 1
+            left = (now - self.since) / timed * (each * (epochs - trainer.current_epoch) - batch_idx - 1)
             where = counted(torch.get_num_threads(), "core") if is_cpu else torch.cuda.get_device_name(self.device)
             log.info("about %s left on %s, unless all replicas stop before", duration(left), where)
 

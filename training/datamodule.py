@@ -16,7 +16,8 @@ from torch import Tensor
 from mixerlab.training.capture import room_for
 from mixerlab.training.metrics import EVALUATED, IGNORE_INDEX
 
-STEPS_PER_GROUP = 50  # of a Lightning batch, to spread Lightning's overhead for each over many steps
+# Of a Lightning batch, to spread Lightning's overhead. On a CPU, where steps are slow, a run soon says what it takes.
+STEPS_PER_GROUP, STEPS_PER_GROUP_ON_CPU = 50, 10
 LEAST_ROWS = 2**14  # smallest size of the example tensors: a MAD run has at most 15,360 rows
 _PADDING = 2**62  # number of no row of a file
 
@@ -77,21 +78,23 @@ def _filled(array: np.ndarray, row: np.ndarray, device: torch.device) -> Tensor:
 
 
 class _BatchGroups:
-    """The batches of an epoch in groups; each iteration calls `make_rows()` for the rows `[steps, R, B]`.
+    """The batches of an epoch in groups of `size`; each iteration calls `make_rows()` for the rows `[steps, R, B]`.
 
     Lightning wants the same number of groups in each epoch: in one of fewer than `steps`, the last ones are empty.
     """
 
-    def __init__(self, make_group: Callable[[Tensor], BatchGroup], make_rows: Callable[[], Tensor], steps: int):
-        self.make_group, self.make_rows, self.steps = make_group, make_rows, steps
+    def __init__(
+        self, make_group: Callable[[Tensor], BatchGroup], make_rows: Callable[[], Tensor], steps: int, size: int
+    ):
+        self.make_group, self.make_rows, self.steps, self.size = make_group, make_rows, steps, size
 
     def __len__(self) -> int:
-        return -(-self.steps // STEPS_PER_GROUP)
+        return -(-self.steps // self.size)
 
     def __iter__(self) -> Iterator[BatchGroup]:
         rows = self.make_rows()
         for number in range(len(self)):
-            yield self.make_group(rows[number * STEPS_PER_GROUP : (number + 1) * STEPS_PER_GROUP])
+            yield self.make_group(rows[number * self.size : (number + 1) * self.size])
 
 
 class PopulationData(L.LightningDataModule):
@@ -164,6 +167,7 @@ class PopulationData(L.LightningDataModule):
     def setup(self, stage: str) -> None:
         assert self.trainer is not None, "a Trainer calls this"
         device = self.trainer.strategy.root_device
+        self.steps_per_group = STEPS_PER_GROUP_ON_CPU if device.type == "cpu" else STEPS_PER_GROUP
         self.ranges: dict[str, range] = {}
         apart = self._put_on(device, ["test"]) if self._test_is_apart else None
         self.examples = self._put_on(device, self._of_trained_length)._replace(apart=apart)
@@ -189,7 +193,7 @@ class PopulationData(L.LightningDataModule):
             start = self.ranges[split].stop
         scored = self._scored(splits)
         if self.in_file:
-            most = STEPS_PER_GROUP * self.batch_size * len(set(self.seeds))  # rows of a group
+            most = self.steps_per_group * self.batch_size * len(set(self.seeds))  # rows of a group
             shape = min(most, max(len(self.arrays[split][0]) for split in splits)) + 1, scored.stop
             empty = torch.zeros(shape, dtype=torch.int64, device=device)
             return Examples(empty, torch.full_like(empty, IGNORE_INDEX), scored)
@@ -257,10 +261,15 @@ class PopulationData(L.LightningDataModule):
         return BatchGroup(self.examples, places.to(examples.inputs.device), is_apart, cut)
 
     def train_dataloader(self) -> _BatchGroups:
-        return _BatchGroups(partial(self._group, "train"), self._shuffled, self.steps_per_epoch)
+        return _BatchGroups(partial(self._group, "train"), self._shuffled, self.steps_per_epoch, self.steps_per_group)
 
     def val_dataloader(self) -> list[_BatchGroups]:
         return [
-            _BatchGroups(partial(self._group, s), partial(self._in_order, s), self._steps(len(self.ranges[s])))
-            for s in EVALUATED
+            _BatchGroups(
+                partial(self._group, split),
+                partial(self._in_order, split),
+                self._steps(len(self.ranges[split])),
+                self.steps_per_group,
+            )
+            for split in EVALUATED
         ]

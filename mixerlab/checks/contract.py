@@ -217,8 +217,8 @@ def check_replicas(make: MakeMixer, d_model: int = WIDTH) -> Decision:
     Warns where that is far from float32.
 
     Returns:
-        How replicas of this mixer compute when `trainer.replicas` is auto: in a loop if vmap refuses it in float32 or
-        in bfloat16 (as a convolution with a bias, whose dtype autocast leaves).
+        How replicas of this mixer compute when `trainer.replicas` is auto: in a loop if vmap refuses it in float32, or
+        in bfloat16 only (as a convolution with a bias, whose dtype autocast leaves), which `why` then says.
     """
     seeds = torch.randint(2**31, (DRAWS,)).tolist()
     tokens, weight = torch.randint(VOCAB, (DRAWS, 3, LENGTH)), torch.randn(3, LENGTH, VOCAB)
@@ -254,4 +254,6 @@ def check_replicas(make: MakeMixer, d_model: int = WIDTH) -> Decision:
         off = ((lowered[what] - right).norm(dim=1) / size).median().item()
         if off >= most:
             log.warning("%s under bf16 autocast is %.0f%% off: keep what needs range in float32", what, 100 * off)
-    return decision if decision.why is not None else decision_bf16
+    if decision.why is None and decision_bf16.why is not None:
+        return replace(decision_bf16, why=f"in bfloat16, {decision_bf16.why}")
+    return decision

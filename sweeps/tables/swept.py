@@ -93,9 +93,10 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
     """The keys that take several values within one mixer on one task.
 
     Those of the task count within one setting, whatever the mixer, and those of the schedule within one setting too: a
-    number of steps is another fraction of the training (`${steps:750}`) on each. The keys of an optimizer or schedule
-    count within the runs of one optimizer or schedule, and those of an optimizer inside another within the runs of its
-    class.
+    number of steps is another fraction of the training (`${steps:750}`) on each. `model.d_ff` counts within runs whose
+    mixer and model agree in all other keys: with `model.match_params` it follows from them. The keys of an optimizer or
+    schedule count within the runs of one optimizer or schedule, and those of an optimizer inside another within the
+    runs of its class.
     """
     keys = {name: key for key, name in NAMES.items()}
     frame = frame[frame["mixer"].notna()]
@@ -112,6 +113,8 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
             scope.append("setting")
         if name == "epochs" and TOKENS in frame:  # then they follow from it
             scope.append(TOKENS)
+        if key == "model.d_ff":
+            scope += [other for other in frame if other.startswith(("mixer.", "model.")) and other != key]
         if group in ("optimizer", "schedule") and name != group:
             scope += [group, *_class_around(frame, key)]
         places = [frame[part] for part in scope]

@@ -212,3 +212,12 @@ def test_a_key_of_the_schedule_is_swept_within_a_setting(tmp_path):
     assert set(fakes.frame_of(tmp_path)["column"]) == {Column("attn")}
     add(tmp_path, 0.9, {"schedule.warmup": 0.02})
     assert len(set(fakes.frame_of(tmp_path)["column"])) == 2
+
+
+def test_an_inner_width_that_follows_from_the_width_is_not_swept(widths):
+    """As with `model.match_params=attn`: else no line by d_model would have two points."""
+    for width in (64, 128, 256):
+        add(widths, 0.5, {"model.d_model": width, "model.d_ff": 2 * width}, mixer="mamba")
+    assert swept_keys(collect(widths)) == ["model.d_model"]
+    add(widths, 0.5, {"model.d_model": 64, "model.d_ff": 64}, mixer="mamba")
+    assert swept_keys(collect(widths)) == ["model.d_ff", "model.d_model"]

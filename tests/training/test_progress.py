@@ -28,6 +28,15 @@ def test_how_long_it_will_take_is_said_once(tmp_path, monkeypatch, caplog):
     assert " s left on 1 core, " in line
 
 
+def test_on_a_cpu_it_is_said_after_the_first_steps(tmp_path, monkeypatch):
+    """Fifty steps of a slow mixer take minutes; here an epoch is fewer than ten."""
+    monkeypatch.setattr(callbacks, "SECONDS_UNTIL_COST", 0.0)
+    monkeypatch.setattr(callbacks, "duration", duration := mock.Mock())
+    fit([(2e-2, 0)], tmp_path, data=splits(), epochs=2, stop_when_perfect=False)
+    ((left,),) = [call.args for call in duration.call_args_list]
+    assert left > 0  # of two epochs one
+
+
 def test_in_a_pipe_it_is_a_line_now_and_then_that_says_whose_accuracies_they_are(tmp_path, monkeypatch, capfd):
     """Here at once for every epoch, and otherwise none in so short a time."""
     for seconds, lines in ((0.0, 3), (60.0, 0)):
