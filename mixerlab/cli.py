@@ -35,6 +35,8 @@ _FULL_ERROR = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would pri
 
 def main() -> None:
     """Runs the command; a mistake, Ctrl-C, SIGTERM, a full disk and a closed pipe end the process with one line."""
+    # Before PyTorch is imported: OpenMP's threads wait for each other in a loop, in the way of any other process.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     arguments = [_at_home(argument) for argument in sys.argv[1:]] or ["--help"]
     if "--version" in arguments:
         from mixerlab.records.provenance import versions
