@@ -43,8 +43,11 @@ def main() -> None:
 
         print(f"mixerlab {versions().get('mixerlab', 'is not installed')}")
         return
-    if arguments[0] == "--config-dir" and arguments[2:] and arguments[2] in TOOLS:  # where runs have it
-        arguments = [arguments[2], *arguments[:2], *arguments[3:]]
+    before = 0
+    while arguments[before:] and arguments[before].startswith("--config-dir"):  # first, as runs may have it
+        before += 1 if "=" in arguments[before] else 2
+    if arguments[before:] and arguments[before] in TOOLS:
+        arguments = [arguments[before], *arguments[:before], *arguments[before + 1 :]]
     is_tool = arguments[0] in TOOLS
     again = "does it again" if is_tool else GOES_ON
     with terminated_by_signal():

@@ -70,6 +70,7 @@ def test_a_second_folder_of_yamls_adds_to_the_first(make_project):
     options = ("--config-dir", str(first), f"--config-dir={second}")
     outcome = run_py(*options, "-m", "mixer=early,late", "task=icr", *TINY, "dry_run=true")
     assert outcome.code == 0 and "early icr" in outcome.out and "late icr" in outcome.out, outcome.err
+    assert run_py(*options, "check", "late").code == 0
     assert mixerlab.compose("mixer=late", config_dir=[first, second]).mixer.name == "late"
     (first / "mixer" / "late.yaml").write_text((second / "mixer" / "late.yaml").read_text())
     outcome = run_py(*options, "mixer=late", "task=icr", *TINY, "dry_run=true")
