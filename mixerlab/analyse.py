@@ -63,9 +63,7 @@ def analyse(
     """
     if rows < 1:
         raise ValueError(f"rows={rows} must be at least 1")
-    by_id: dict[str, Path] = {}  # a run that is given twice would count as two seeds
-    for folder in map(checked_folder, runs):
-        by_id.setdefault(folder.name, folder)
+    by_id = {folder.name: folder for folder in map(checked_folder, runs)}  # given twice, it would be two seeds
     folders = list(by_id.values())
     out = folders[0].parents[1] / "inside" if out is None else Path(out)
     variants, found = _variants(folders), []
@@ -133,11 +131,8 @@ def _moments(
         if (key := json.dumps(loaded.config["task"], sort_keys=True)) not in read:
             read[key] = torch.from_numpy(splits_of(loaded)["test"][0][:rows].astype(np.int64)).to(device)
         record, metrics = read_record(folder), read_metrics(folder)
-        assert record is not None
-        if metrics is None or "token" not in metrics:
-            tokens = None
-        else:
-            tokens = metrics.groupby(metrics["epoch"] + 1)["token"].max()
+        assert record is not None and metrics is not None
+        tokens = metrics.groupby(metrics["epoch"] + 1)["token"].max() if "token" in metrics else None
         for row in best_trial(record.rows, "official", record.score)[0]:
             number, snapshots = row["replica"], loaded.config["trainer"].get("snapshots", ())
             for done in (None, *snapshots):

@@ -131,9 +131,8 @@ def put_in(model: nn.Module, state: Mapping[str, Tensor], may_lack: bool = False
     first_name = {id(tensor): name for name, tensor in needed.items()}
     for name in state:
         first = first_name.get(id(places.get(name)), name)
-        # Of a model that does not share them.
-        apart = first != name and first in state and not torch.equal(state[name], state[first])
-        if name not in places or apart:
+        is_shared = first == name or first not in state or torch.equal(state[name], state[first])
+        if name not in places or not is_shared:
             raise ValueError(f"it has {name}, which the model does not have")
         if state[name].shape != places[name].shape:
             found, wanted = list(state[name].shape), list(places[name].shape)
