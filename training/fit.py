@@ -161,7 +161,7 @@ class Training:
         progress = EpochProgress(replicas, "evaluation" if config.eval_every else "epoch")
         trainer = self._trainer(data.epochs, resume_point, progress)
         device = trainer.strategy.root_device
-        trainer.callbacks.append(cost := Cost(data.tokens_of, device))  # type: ignore[attr-defined]
+        trainer.callbacks.append(cost := Cost(data, device))  # type: ignore[attr-defined]
 
         # How the replicas compute: side by side, if the model can.
         tokens, scored = data.first_rows(rows_at_once, device)
