@@ -122,8 +122,8 @@ class Text(Task):
         ids, wanted = self.corpus.ids[split], super().num_examples(split)
         there = (len(ids) - 1) // self.seq_len
         key = "seq_len" if wanted is None else f"num_{split}_examples"
-        few = f"the {split} part has {len(ids):,} tokens, {there} rows of {self.seq_len} with the next token of each"
-        self.demand(there >= (wanted or 1), key, few)
+        few = f"the {split} part has {len(ids):,} tokens, {there:,} rows of {self.seq_len} with the next token of each"
+        self.demand(there >= (wanted or 1), key, f"{few}: lower it, or give a longer text")
         windows = np.lib.stride_tricks.sliding_window_view(ids, self.seq_len + 1, subok=True)
         rows = windows[:: self.seq_len][:wanted]
         return rows[:, :-1], rows[:, 1:]
@@ -213,8 +213,9 @@ def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
     """The ids in a file, mapped; ValueError unless they are a row of integers."""
     try:
         ids = np.load(path, mmap_mode="r") if path.suffix == ".npy" else np.memmap(path, dtype, "r")
-    except Exception as error:  # of an empty file too
-        raise ValueError(f"{path} cannot be mapped ({error})") from error
+    except Exception as error:
+        told = f"cannot be mapped ({error})" if path.stat().st_size else "is empty"
+        raise ValueError(f"{path} {told}: give another task.path") from error
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise ValueError(f"{path}: has {ids.dtype} of shape {ids.shape}, must be a row of integers")
     return ids

@@ -92,7 +92,7 @@ def test_ids_in_a_file(file, tmp_path):
     ("overrides", "message"),
     [
         (("task.path=nowhere/*.txt",), "task.path=nowhere/.*no such file"),
-        (("task.seq_len=1000",), "task.seq_len=1000: the val part has"),
+        (("task.seq_len=1000",), "task.seq_len=1000: the val part has .* lower it, or give a longer text"),
         (("task.num_test_examples=90",), "task.num_test_examples=90: the test part has"),
         (("task.vocab_size=100",), "task.vocab_size=100: text has 256 tokens"),
         (("task.tokens=0",), "task.tokens=0"),
@@ -104,6 +104,12 @@ def test_ids_in_a_file(file, tmp_path):
 def test_what_is_refused(file, overrides, message):
     with pytest.raises(ValueError, match=message):
         checked(compose("task=text", f"task.path={file}", *CPU, *overrides))
+
+
+def test_an_empty_file_is_called_so(file):
+    file.write_text("")
+    with pytest.raises(ValueError, match=r"\.txt is empty: give another task\.path"):
+        task_of(file).splits()
 
 
 def test_a_pattern_has_files_of_one_kind_and_a_name_may_look_like_one(file):
