@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from omegaconf import OmegaConf
 
 import mixerlab
 from mixerlab.config.compose import compose
@@ -104,6 +105,13 @@ def test_ids_in_a_file(file, tmp_path):
 def test_what_is_refused(file, overrides, message):
     with pytest.raises(ValueError, match=message):
         checked(compose("task=text", f"task.path={file}", *CPU, *overrides))
+
+
+def test_a_run_knows_where_its_text_lies_wherever_it_was_called(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, config, _ = checked(compose("task=text", "task.path=corpus/*.txt", *CPU))
+    monkeypatch.chdir(file.parent)
+    assert build_task(OmegaConf.create(config["task"])).files == [str(file)]
 
 
 def test_an_empty_file_is_called_so(file):
