@@ -81,9 +81,7 @@ class Text(Task):
             self.require_int("bpe", 257)
         path = os.path.expanduser(self.path)
         found = [path] if os.path.isfile(path) else glob.glob(path, recursive=True)  # a name may have brackets
-        self.files = sorted(filter(os.path.isfile, found))
-        missing = "a folder" if os.path.isdir(path) else "no such file"
-        self.demand(bool(self.files), "path", f"{missing}: give a file, or a pattern such as 'books/**/*.txt'")
+        self.files = sorted(filter(os.path.isfile, found)) or [path]  # a model is loaded without its text
         of_text = {Path(file).suffix not in _OF_IDS for file in self.files}
         self.demand(len(of_text) == 1, "path", "has files of text and files of ids")
         (self.is_text,) = of_text
@@ -98,6 +96,9 @@ class Text(Task):
     @cached_property
     def corpus(self) -> Corpus:
         """As it lies on disk; what of it takes long is made, unless it is there."""
+        missing = "a folder" if os.path.isdir(self.files[0]) else "no such file"
+        there = os.path.isfile(self.files[0])
+        self.demand(there, "path", f"{missing}: give a file, or a pattern such as 'books/**/*.txt'")
         written = tuple((os.path.abspath(file), (s := os.stat(file)).st_size, s.st_mtime_ns) for file in self.files)
         assert self.vocab_size is not None
         corpus = _corpus(written, self.bpe, np.dtype("<u4" if self.vocab_size > 2**16 else "<u2"))

@@ -236,3 +236,7 @@ def test_it_trains_as_a_plain_loop_does(file, tmp_path):
     file.write_text(some_text(seed=1))
     with pytest.raises(ValueError, match=f"not those that {record.run_id} was trained on"):
         generate(folder)
+    file.unlink()  # as of a run that was copied to another machine
+    assert continue_text(folder, "the mixer", tokens=12) == text
+    with pytest.raises(ValueError, match=r"task\.path=.*a\.txt: no such file"):
+        generate(folder)
