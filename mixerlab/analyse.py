@@ -17,10 +17,10 @@ from mixerlab.analysis.inside import QUANTILES, measure, score_maps
 from mixerlab.config.project import ConfigDir
 from mixerlab.loading import Loaded, checked_folder, load, splits_of
 from mixerlab.records.atomic import replace_file
-from mixerlab.records.best import best_trial
-from mixerlab.records.files import check_writable, read_config, read_metrics, read_record, snapshot, weights_file
+from mixerlab.records.files import check_writable, read_config, read_metrics, snapshot, weights_file
 from mixerlab.sweeps.figures import inside as figures
 from mixerlab.sweeps.figures.sheet import FORMATS, save
+from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import keys_of, shared, short_names
 from mixerlab.sweeps.tables.notes import notes_of
@@ -48,10 +48,10 @@ def analyse(
 ) -> Path:
     """Measures runs that kept their weights, side by side, on their first test rows; returns the folder `out`.
 
-    Of each run the seeds at its best learning rate: the weights of the reported epoch, and those of
-    `trainer.snapshots`. `measures.csv` has a row for each replica, moment, layer and measure (`analysis.inside`); of a
-    mixer that is no softmax attention only measures of weights. Score maps are of the first and the last layer, two
-    heads of each.
+    The seeds at the best learning rate, as in tables: runs that differ in rates and seeds only join. Their weights are
+    those of the reported epoch and of `trainer.snapshots`. `measures.csv` has a row for each replica, moment, layer and
+    measure (`analysis.inside`); of a mixer that is no softmax attention only measures of weights. Score maps are of the
+    first and the last layer, two heads of each.
 
     Args:
         runs: their folders, `results/runs/<run_id>`.
@@ -66,9 +66,10 @@ def analyse(
     by_id = {folder.name: folder for folder in map(checked_folder, runs)}  # given twice, it would be two seeds
     folders = list(by_id.values())
     out = folders[0].parents[1] / "inside" if out is None else Path(out)
-    variants, found = _variants(folders), []
+    frame, found = _runs(folders), []
+    variants = _variants(frame)
     maps: dict[tuple[str, str], dict[tuple[str, str, str], list[tuple[str, np.ndarray]]]] = defaultdict(dict)
-    for loaded, at, tokens in _moments(folders, rows, device, config_dir):
+    for loaded, at, tokens in _moments(folders, frame, rows, device, config_dir):
         row, variant = loaded.row, variants[loaded.row["run_id"]]
         labels = {key: row[key] for key in ("task", "setting", "mixer", "lr", "seed", "run_id", "replica")}
         labels |= {"variant": variant, **at}
@@ -82,8 +83,7 @@ def analyse(
     if not found:
         raise ValueError("the mixers have neither linear layers nor attention_parts: there is nothing to measure")
     check_writable(out, "--out")
-    frame = pd.DataFrame(found)
-    write(frame, out, formats)
+    write(pd.DataFrame(found), out, formats)
     for (task, setting), own in maps.items():
         if own and formats:
             figure = figures.score_maps(own, f"Weights of the values: {task}, {setting}")
@@ -101,13 +101,18 @@ def write(frame: pd.DataFrame, out: Path, formats: Sequence[str] = ("png",)) -> 
             save(figure, out / name, formats)
 
 
-def _variants(folders: Sequence[Path]) -> dict[str, str]:
-    """What tells each run, by its id, from others of its mixer on its task: `adamw, cosine`; logs what else differs."""
+def _runs(folders: Sequence[Path]) -> pd.DataFrame:
+    """A row for each replica, with its `column` (`sweeps.tables.columns`); logs what else differs."""
     configs = {folder.name: config for folder in folders if (config := read_config(folder)) is not None}
     first, *others = dict.fromkeys(folder.parents[1] for folder in folders)
     frame = spread_out(collect(first, configs, more=others))
     for note in notes_of(frame):
         log.warning(note)
+    return frame
+
+
+def _variants(frame: pd.DataFrame) -> dict[str, str]:
+    """What tells each run, by its id, from others of its mixer on its task: `adamw, cosine`."""
     columns = dict(zip(frame["run_id"], frame["column"], strict=True))
     common, short = shared(columns.values()), short_names(keys_of(columns.values()))
     return {
@@ -119,28 +124,29 @@ def _variants(folders: Sequence[Path]) -> dict[str, str]:
 
 
 def _moments(
-    folders: Sequence[Path], rows: int, device: str | torch.device, config_dir: ConfigDir
+    folders: Sequence[Path], frame: pd.DataFrame, rows: int, device: str | torch.device, config_dir: ConfigDir
 ) -> Iterator[tuple[Loaded, dict[str, Any], Tensor]]:
     """Each model, whose weights it has and after how many `epochs` and, of a text, `tokens`, and the test rows.
 
     These are int64 `[rows, T]`.
     """
+    best = {replica for cell in best_per_cell(frame)["replicas"] for replica in cell}
     read: dict[str, Tensor] = {}  # by task: runs on one task have the same rows
     for folder in folders:
         loaded = load(folder, config_dir=config_dir)  # which says what is wrong with the run
         if (key := json.dumps(loaded.config["task"], sort_keys=True)) not in read:
             read[key] = torch.from_numpy(splits_of(loaded)["test"][0][:rows].astype(np.int64)).to(device)
-        record, metrics = read_record(folder), read_metrics(folder)
-        assert record is not None and metrics is not None
+        metrics = read_metrics(folder)
+        assert metrics is not None
         tokens = metrics.groupby(metrics["epoch"] + 1)["token"].max() if "token" in metrics else None
-        for row in best_trial(record.rows, "official", record.score)[0]:
-            number, snapshots = row["replica"], loaded.config["trainer"].get("snapshots", ())
+        snapshots = loaded.config["trainer"].get("snapshots", ())
+        for number in sorted(number for run_id, number in best if run_id == folder.name):
             for done in (None, *snapshots):
                 if done is None or weights_file(folder, number, snapshot(done)).exists():  # it may have ended before
                     loaded = load(folder, number, epochs=done, config_dir=config_dir)
                     loaded.model.to(device)
                     moment = "official" if done is None else snapshot(done)
-                    epochs = row["official_epoch"] + 1 if done is None else done
+                    epochs = loaded.row["official_epoch"] + 1 if done is None else done
                     at: dict[str, Any] = {"moment": moment, "epochs": epochs}
                     yield loaded, at if tokens is None else at | {"tokens": tokens.get(epochs, 0)}, read[key]
 

@@ -141,7 +141,7 @@ def _best(record: Record, selection: Selection) -> int:
     """The number of the run's best replica."""
     seeds, _ = best_trial(record.rows, selection, record.score)  # at the best learning rate
     if not seeds:
-        raise ValueError("no replica of the run has finished: name one with replica=NUMBER")
+        raise ValueError("no replica of the run has finished: mixerlab.load(..., replica=NUMBER) gives one")
     column, sign = chosen_by(selection, record.score), record.score.sign
     return max(seeds, key=lambda row: sign * row[column])["replica"]
 

@@ -8,6 +8,7 @@ from mixerlab.kernels.common.dispatch import resolve_backend
 from mixerlab.kernels.fused.embedding import embedding
 from mixerlab.kernels.fused.heads import norm_heads, rotary_heads
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
+from mixerlab.kernels.parallax.reference import visible_keys
 from mixerlab.kernels.softmax_attention import attention_backend, softmax_attention
 from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_sizes, head_dim_of, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
@@ -98,7 +99,7 @@ class Attention(ProjectedMixer):
 
     def attention_parts(self, x: Tensor) -> AttentionParts:
         q, k, v = self.heads(self.project(x))
-        return AttentionParts(q, k, v, self.head_dim**-0.5, window=self.window)
+        return AttentionParts(q, k, v, self.head_dim**-0.5, seen=visible_keys(x.shape[1], self.window, x.device))
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         max_len = max_len if self.window is None else min(max_len, self.window)

@@ -21,7 +21,7 @@ class AttentionParts(NamedTuple):
         scale: multiplies q k.
         rho: probes `[B, T, H, D]`, gated, of a mixer that subtracts `Sigma_KV rho`.
         gate: of the probes, `[B, T, H]` in [0, 1].
-        window: how many keys a query sees, its own among them; all up to its own by default.
+        seen: which keys (columns) a query sees, bool `[T, T]`; all up to its own by default.
     """
 
     q: Tensor
@@ -30,7 +30,7 @@ class AttentionParts(NamedTuple):
     scale: float
     rho: Tensor | None = None
     gate: Tensor | None = None
-    window: int | None = None
+    seen: Tensor | None = None
 
 
 class SequenceMixer(nn.Module):

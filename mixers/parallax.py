@@ -8,6 +8,7 @@ from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.parallax.decode import MAX_TOKENS, parallax_decode
 from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax
+from mixerlab.kernels.parallax.reference import visible_keys
 from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_sizes, head_dim_of, keep_initial_values, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
@@ -111,7 +112,8 @@ class Parallax(ProjectedMixer):
         projected = self.project(x)
         gate = self.gate(projected) if self.rho_gate else None
         q, k, v, rho = self.heads(projected)
-        return AttentionParts(q, k, v, self.head_dim**-0.5, rho, gate, self.window)
+        seen = visible_keys(x.shape[1], self.window, x.device)
+        return AttentionParts(q, k, v, self.head_dim**-0.5, rho, gate, seen)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         max_len = max_len if self.window is None else min(max_len, self.window)

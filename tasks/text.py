@@ -81,9 +81,7 @@ class Text(Task):
             self.require_int("bpe", 257)
         path = os.path.expanduser(self.path)
         found = [path] if os.path.isfile(path) else glob.glob(path, recursive=True)  # a name may have brackets
-        self.files = sorted(filter(os.path.isfile, found))
-        missing = "a folder" if os.path.isdir(path) else "no such file"
-        self.demand(bool(self.files), "path", f"{missing}: give a file, or a pattern such as 'books/**/*.txt'")
+        self.files = sorted(filter(os.path.isfile, found)) or [path]  # a model is loaded without its text
         of_text = {Path(file).suffix not in _OF_IDS for file in self.files}
         self.demand(len(of_text) == 1, "path", "has files of text and files of ids")
         (self.is_text,) = of_text
@@ -98,6 +96,9 @@ class Text(Task):
     @cached_property
     def corpus(self) -> Corpus:
         """As it lies on disk; what of it takes long is made, unless it is there."""
+        missing = "a folder" if os.path.isdir(self.files[0]) else "no such file"
+        there = os.path.isfile(self.files[0])
+        self.demand(there, "path", f"{missing}: give a file, or a pattern such as 'books/**/*.txt'")
         written = tuple((os.path.abspath(file), (s := os.stat(file)).st_size, s.st_mtime_ns) for file in self.files)
         assert self.vocab_size is not None
         corpus = _corpus(written, self.bpe, np.dtype("<u4" if self.vocab_size > 2**16 else "<u2"))
@@ -122,8 +123,8 @@ class Text(Task):
         ids, wanted = self.corpus.ids[split], super().num_examples(split)
         there = (len(ids) - 1) // self.seq_len
         key = "seq_len" if wanted is None else f"num_{split}_examples"
-        few = f"the {split} part has {len(ids):,} tokens, {there} rows of {self.seq_len} with the next token of each"
-        self.demand(there >= (wanted or 1), key, few)
+        few = f"the {split} part has {len(ids):,} tokens, {there:,} rows of {self.seq_len} with the next token of each"
+        self.demand(there >= (wanted or 1), key, f"{few}: lower it, or give a longer text")
         windows = np.lib.stride_tricks.sliding_window_view(ids, self.seq_len + 1, subok=True)
         rows = windows[:: self.seq_len][:wanted]
         return rows[:, :-1], rows[:, 1:]
@@ -213,8 +214,9 @@ def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
     """The ids in a file, mapped; ValueError unless they are a row of integers."""
     try:
         ids = np.load(path, mmap_mode="r") if path.suffix == ".npy" else np.memmap(path, dtype, "r")
-    except Exception as error:  # of an empty file too
-        raise ValueError(f"{path} cannot be mapped ({error})") from error
+    except Exception as error:
+        told = f"cannot be mapped ({error})" if path.stat().st_size else "is empty"
+        raise ValueError(f"{path} {told}: give another task.path") from error
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise ValueError(f"{path}: has {ids.dtype} of shape {ids.shape}, must be a row of integers")
     return ids

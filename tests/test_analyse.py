@@ -55,6 +55,13 @@ def test_a_run_that_is_given_twice_counts_once(tmp_path):
     pd.testing.assert_frame_equal(rows_in(tmp_path / "once"), rows_in(tmp_path / "twice"))
 
 
+def test_runs_of_two_learning_rates_join_as_in_tables(tmp_path):
+    """As two runs, the rates are not two seeds more: the best one counts, as within a run."""
+    folders = [trained(tmp_path, "mixer=attn", "seed=[3,5]", f"optimizer.lr={rate}") for rate in (1e-2, 1e-5)]
+    rows = rows_in(analyse(folders, tmp_path / "out", rows=1, formats=()))
+    assert set(zip(rows["lr"], rows["seed"], strict=True)) == {(1e-2, 3), (1e-2, 5)}
+
+
 def test_a_text_is_trained_on_by_tokens(tmp_path):
     (tmp_path / "text.txt").write_text("to be or not to be\n" * 200)
     text = ("task=text", f"task.path={tmp_path / 'text.txt'}", "task.tokens=1600", "trainer.eval_every=2")
@@ -174,7 +181,7 @@ def test_a_mixer_without_scores_has_measures_of_its_weights_and_no_figures(tmp_p
     """Of layers that attention lacks."""
     out = analyse([trained(tmp_path, "mixer=mamba", "optimizer.lr=0.01")], tmp_path / "out", rows=1)
     assert {path.name for path in out.iterdir()} == {"measures.csv", "stable_ranks.md"}
-    names = ["in_proj", "x_proj", "dt_proj", "out_proj"]
+    names = [f"{layer}.weight" for layer in ("in_proj", "x_proj", "dt_proj", "out_proj")]
     assert set(rows_in(out)["measure"]) == {f"{kind} {name}" for kind in ("norm", "srank") for name in names}
     lines = [line.split("|") for line in (out / "stable_ranks.md").read_text().split("\n\n")[0].splitlines()[2:]]
     assert [line[3].strip() for line in lines] == names and all(float(line[4]) >= 1 for line in lines)

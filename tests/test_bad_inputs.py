@@ -25,6 +25,8 @@ REFUSED = {
     "-m mixer.num_heads=": ("mixer.num_heads='' must be a whole number",),
     "mixr=attn": ("unknown key mixr", "did you mean mixer?"),
     "lr=0.1": ("unknown key lr", "did you mean optimizer.lr?"),
+    "d_model=64": ("unknown key d_model", "did you mean model.d_model?"),
+    "seq_len=64": ("unknown key seq_len", "did you mean task.seq_len?"),
     "-m mixer=glob(zz*)": ("no run is asked for", "glob"),
     "~dry_run": ("dry_run", "missing"),
     "--experimental-rerun file": ("--experimental-rerun", "give the command again"),

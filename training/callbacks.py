@@ -5,7 +5,7 @@ import io
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tqdm import tqdm
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.claims import note_epochs
 from mixerlab.records.text import Lines, counted, duration, is_terminal
+from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.lit_module import PopulationTraining
 from mixerlab.training.trainer_config import TrainerConfig
 
@@ -124,21 +125,22 @@ class Cost(L.Callback):
     """Says, once steps have been made for some seconds, how long the rest will take; measures what training takes.
 
     Args:
-        tokens_of: what a replica trains on in so many steps.
+        data: that it trains on.
         device: that trains; nothing of this training is on it yet.
 
     Attributes:
         seconds: of this process from start to end of training, scoring included.
     """
 
-    def __init__(self, tokens_of: Callable[[int], int], device: torch.device):
-        self.tokens_of, self.device = tokens_of, device
+    def __init__(self, data: PopulationData, device: torch.device):
+        self.data, self.device = data, device
         self.seconds, self.tokens_before, self.groups, self.is_told = 0.0, 0, 0, False
         self.allocated_before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PopulationTraining)
         self.began = self.since = time.monotonic()
+        self.before = self._work(trainer.current_epoch, 0)
         self.tokens_before = self._tokens(module)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -147,21 +149,28 @@ class Cost(L.Callback):
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         now, self.groups, is_cpu = time.monotonic(), self.groups + 1, self.device.type == "cpu"
+        steps = min((batch_idx + 1) * self.data.steps_per_group, self.data.steps_per_epoch)
+        done = self._work(trainer.current_epoch, steps)
         if self.groups == 1 and not is_cpu:  # what is compiled and captured is by now
-            self.since = now
-        elif not self.is_told and now - self.since >= SECONDS_UNTIL_COST:
+            self.since, self.before = now, done
+        elif not self.is_told and done > self.before and now - self.since >= SECONDS_UNTIL_COST:
             self.is_told = True
-            each, epochs = int(trainer.num_training_batches), trainer.max_epochs or 0
-            timed = self.groups if is_cpu else self.groups - 1
-            left = (now - self.since) / timed * (each * (epochs - trainer.current_epoch) - batch_idx - 1)
+            left = (now - self.since) / (done - self.before) * (self._work(self.data.epochs, 0) - done)
             where = counted(torch.get_num_threads(), "core") if is_cpu else torch.cuda.get_device_name(self.device)
             log.info("about %s left on %s, unless all replicas stop before", duration(left), where)
+            if self.data.epochs == 1:
+                log.info("scores and a checkpoint come at the end only: trainer.eval_every=STEPS makes more")
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.seconds = time.monotonic() - self.began
 
+    def _work(self, epochs: int, steps: int) -> float:
+        """Of so many epochs and then so many steps, in steps; a batch that is scored is a third, without backward."""
+        trained = min(epochs * self.data.steps_per_epoch + steps, self.data.total_steps)
+        return trained + epochs * self.data.steps_of_evaluation / 3
+
     def _tokens(self, module: PopulationTraining) -> int:
-        return sum(map(self.tokens_of, module.history[-1]["steps"])) if module.history else 0
+        return sum(map(self.data.tokens_of, module.history[-1]["steps"])) if module.history else 0
 
     def trained(self, module: PopulationTraining) -> int:
         """The tokens that this process has trained on, all replicas together."""

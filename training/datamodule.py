@@ -114,6 +114,7 @@ class PopulationData(L.LightningDataModule):
         steps_per_pass: over the training rows, each of which it takes once.
         steps_per_epoch: from one evaluation to the next, in the last epoch perhaps fewer.
         total_steps, epochs: of the whole training.
+        steps_of_evaluation: batches that are scored at the end of each epoch.
 
     Raises:
         ValueError: a split has no target.
@@ -141,8 +142,9 @@ class PopulationData(L.LightningDataModule):
         self.steps_per_pass = self._steps(num_rows)
         passes, left = divmod(trained_rows or epochs * num_rows, num_rows)
         self.total_steps = passes * self.steps_per_pass + self._steps(left)
-        self.steps_per_epoch = eval_every or self.steps_per_pass
+        self.steps_per_epoch = min(eval_every or self.steps_per_pass, self.total_steps)
         self.epochs = -(-self.total_steps // self.steps_per_epoch)
+        self.steps_of_evaluation = sum(self._steps(len(splits[split][0])) for split in EVALUATED)
 
     def _steps(self, rows: int) -> int:
         return -(-rows // self.batch_size)

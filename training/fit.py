@@ -23,6 +23,7 @@ from torch import nn
 from mixerlab.records.errors import reason
 from mixerlab.records.interruption import Terminated, users_code
 from mixerlab.records.schema import ACCURACY, Score
+from mixerlab.records.text import counted
 from mixerlab.training.callbacks import (
     CheckpointFiles,
     Cost,
@@ -149,7 +150,8 @@ class Training:
         length = {"trained_rows": self.trained_rows, "eval_every": config.eval_every}
         data = PopulationData(self.splits, seeds, config.batch_size, config.epochs, **length)
         if late := [done for done in config.snapshots if done > data.epochs]:
-            raise ValueError(f"trainer.snapshots has {late}, and this training has {data.epochs} epochs")
+            told = f"trainer.snapshots has {late}, and this training has {counted(data.epochs, 'epoch')}"
+            raise ValueError(f"{told}: trainer.eval_every=STEPS makes more")
         rows_at_once = -(-data.batch_size // config.accumulate)
 
         # What an interrupted training has left, and what this one will leave.
@@ -161,7 +163,7 @@ class Training:
         progress = EpochProgress(replicas, "evaluation" if config.eval_every else "epoch")
         trainer = self._trainer(data.epochs, resume_point, progress)
         device = trainer.strategy.root_device
-        trainer.callbacks.append(cost := Cost(data.tokens_of, device))  # type: ignore[attr-defined]
+        trainer.callbacks.append(cost := Cost(data, device))  # type: ignore[attr-defined]
 
         # How the replicas compute: side by side, if the model can.
         tokens, scored = data.first_rows(rows_at_once, device)

@@ -12,7 +12,7 @@ from mixerlab.kernels.parallax.reference import visible_keys
 from mixerlab.mixers.base import AttentionParts, SequenceMixer
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
-# What the paper calls the weights of these layers; those of others have their own names.
+# What the paper calls the weights of these layers; those of others have their own names, `gate.weight`.
 WEIGHTS = {"q_proj": "W_Q", "k_proj": "W_K", "v_proj": "W_V", "o_proj": "W_O", "r_proj": "W_R"}
 CIRCUITS = {"W_QK": ("W_Q", "W_K"), "W_RK": ("W_R", "W_K"), "W_OV": ("W_O", "W_V")}
 
@@ -65,9 +65,10 @@ def _parts_of(mixer: SequenceMixer, x: Tensor) -> AttentionParts | None:
         return None
     (batch, length), (heads, head_dim) = x.shape[:2], parts.q.shape[-2:]
     shapes = {key: value.shape for key, value in parts._asdict().items() if isinstance(value, Tensor)}
-    right = {"q": (heads, head_dim), "rho": (heads, head_dim), "gate": (heads,)}
-    right |= dict.fromkeys(("k", "v"), (parts.k.shape[-2], head_dim))
-    if any(shape != (batch, length, *right[key]) for key, shape in shapes.items()) or heads % parts.k.shape[-2]:
+    right: dict[str, tuple[int, ...]] = dict.fromkeys(("q", "rho"), (batch, length, heads, head_dim))
+    right |= dict.fromkeys(("k", "v"), (batch, length, parts.k.shape[-2], head_dim))
+    right |= {"gate": (batch, length, heads), "seen": (length, length)}
+    if any(shape != right[key] for key, shape in shapes.items()) or heads % parts.k.shape[-2]:
         told = ", ".join(f"{key} {list(shape)}" for key, shape in {"x": x.shape, **shapes}.items())
         raise ValueError(f"attention_parts: of {told} are not the shapes that mixerlab.mixers.base.AttentionParts has")
     return parts
@@ -87,7 +88,7 @@ def _of_sequence(parts: AttentionParts, number: int) -> AttentionParts:
 
 def _weights(parts: AttentionParts) -> tuple[Tensor, Tensor | None]:
     """p and, with a probe, s."""
-    seen = visible_keys(parts.q.shape[1], parts.window, parts.q.device)
+    seen = visible_keys(parts.q.shape[1], None, parts.q.device) if parts.seen is None else parts.seen
     p = measures.softmax_weights(parts.q, parts.k, parts.scale, seen)
     return p, None if parts.rho is None else measures.combined_weights(p, parts.rho, parts.k)
 
@@ -119,7 +120,7 @@ def _of_activations(parts: AttentionParts) -> dict[str, Tensor]:
 def _of_weights(mixer: SequenceMixer, parts: AttentionParts | None) -> Iterator[tuple[str, Tensor]]:
     """Frobenius norm and stable rank of each linear layer, `[]`, and the stable rank of each head's circuits, `[H]`."""
     weights = {
-        WEIGHTS.get(name, name): module.weight.double()
+        WEIGHTS.get(name, f"{name}.weight"): module.weight.double()
         for name, module in mixer.named_modules()
         if isinstance(module, nn.Linear)
     }

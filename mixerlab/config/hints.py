@@ -87,8 +87,8 @@ def unknown_key(error: Exception) -> UnknownKey | None:
     own = {str(other): f"{outer}{dot}{other!s}" for other in parent if other not in ("hydra", "name", "_target_")}
     tree = cast(dict[str, Any], OmegaConf.to_container(parent._get_root()))
     anywhere = [other for other in flatten(tree) if other.endswith(f".{name}") and not other.startswith("hydra.")]
-    near = [own[other] for other in get_close_matches(name, own, n=1, cutoff=0.7)] or anywhere
-    meant = near[0] if near else None
+    alike = [own[other] for other in get_close_matches(name, own, n=1, cutoff=0.7)]
+    meant = min(anywhere, key=lambda other: other.count("."), default=None) or next(iter(alike), None)
     hint = f"did you mean {meant}? " if meant else ""
     grows = "; another argument of its class can be set once its yaml has it" if outer in CHOICES else ""
     if outer == "mixer" and is_hybrid(parent):

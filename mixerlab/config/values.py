@@ -99,8 +99,8 @@ class ModelConfig:
 def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
     """What a composed config asks for: the task, the config, and the `code_versions` of that.
 
-    The config is resolved, with its setting's name, constructors' defaults and its dataset's digest. With the versions
-    of the code is that of the run that it starts from, as `start_from`.
+    The config is resolved, with its setting's name, constructors' defaults and its dataset's digest and absolute path.
+    With the versions of the code is that of the run that it starts from, as `start_from`.
     """
     if "experiment" in cfg:  # where Hydra puts the keys of a yaml that does not say otherwise
         raise ValueError("the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)")
@@ -119,6 +119,9 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
                 code["start_from"] = rows_digest(made_by)[:12]
     if (digest := digest_of_files(task, config["task"]["data_dir"])) is not None:
         config["task"]["data_sha256"] = digest
+        for key in ("data_dir", "path"):  # the run is loaded from other folders too
+            if place := config["task"].get(key):
+                config["task"][key] = str(Path(place).expanduser().absolute())
     return task, config, code
 
 

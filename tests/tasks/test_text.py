@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from omegaconf import OmegaConf
 
 import mixerlab
 from mixerlab.config.compose import compose
@@ -92,7 +93,7 @@ def test_ids_in_a_file(file, tmp_path):
     ("overrides", "message"),
     [
         (("task.path=nowhere/*.txt",), "task.path=nowhere/.*no such file"),
-        (("task.seq_len=1000",), "task.seq_len=1000: the val part has"),
+        (("task.seq_len=1000",), "task.seq_len=1000: the val part has .* lower it, or give a longer text"),
         (("task.num_test_examples=90",), "task.num_test_examples=90: the test part has"),
         (("task.vocab_size=100",), "task.vocab_size=100: text has 256 tokens"),
         (("task.tokens=0",), "task.tokens=0"),
@@ -104,6 +105,19 @@ def test_ids_in_a_file(file, tmp_path):
 def test_what_is_refused(file, overrides, message):
     with pytest.raises(ValueError, match=message):
         checked(compose("task=text", f"task.path={file}", *CPU, *overrides))
+
+
+def test_a_run_knows_where_its_text_lies_wherever_it_was_called(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, config, _ = checked(compose("task=text", "task.path=corpus/*.txt", *CPU))
+    monkeypatch.chdir(file.parent)
+    assert build_task(OmegaConf.create(config["task"])).files == [str(file)]
+
+
+def test_an_empty_file_is_called_so(file):
+    file.write_text("")
+    with pytest.raises(ValueError, match=r"\.txt is empty: give another task\.path"):
+        task_of(file).splits()
 
 
 def test_a_pattern_has_files_of_one_kind_and_a_name_may_look_like_one(file):
@@ -221,4 +235,8 @@ def test_it_trains_as_a_plain_loop_does(file, tmp_path):
     assert load(folder).task.digest == record.rows[0]["hparams"]["task.data_sha256"]
     file.write_text(some_text(seed=1))
     with pytest.raises(ValueError, match=f"not those that {record.run_id} was trained on"):
+        generate(folder)
+    file.unlink()  # as of a run that was copied to another machine
+    assert continue_text(folder, "the mixer", tokens=12) == text
+    with pytest.raises(ValueError, match=r"task\.path=.*a\.txt: no such file"):
         generate(folder)

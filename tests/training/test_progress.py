@@ -2,10 +2,12 @@
 
 from unittest import mock
 
+import pytest
 from tiny_training import fit, splits
 
 from mixerlab.records import text
 from mixerlab.training import callbacks
+from mixerlab.training.optimizers import Muon
 
 
 def test_the_bar_ends_with_the_last_epoch(tmp_path, monkeypatch):
@@ -35,6 +37,36 @@ def test_on_a_cpu_it_is_said_after_the_first_steps(tmp_path, monkeypatch):
     fit([(2e-2, 0)], tmp_path, data=splits(), epochs=2, stop_when_perfect=False)
     ((left,),) = [call.args for call in duration.call_args_list]
     assert left > 0  # of two epochs one
+
+
+class Clock(Muon):
+    """A step takes a second, and nothing else takes time."""
+
+    now = 0.0
+
+    def step(self, closure=None):
+        type(self).now += 1
+        super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("length", "left"),
+    [
+        ({"epochs": 2}, 60 + 2 * 20 / 3),
+        ({"trained_rows": 40}, 10 + 20 / 3),
+        ({"epochs": 1, "eval_every": 99}, 25 + 20 / 3),
+    ],
+)
+def test_the_time_left_is_that_of_the_steps_to_come_and_of_scoring(tmp_path, monkeypatch, caplog, length, left):
+    """After 10 of 35 steps of a pass. A training may be shorter than a pass, or than `eval_every`."""
+    monkeypatch.setattr(callbacks, "SECONDS_UNTIL_COST", 0.0)
+    monkeypatch.setattr(callbacks, "duration", duration := mock.Mock())
+    monkeypatch.setattr(callbacks.time, "monotonic", lambda: Clock.now)
+    with caplog.at_level("INFO"):
+        fit([(1e-3, 0)], tmp_path, optimizer=Clock, batch_size=2, **length)
+    ((told,),) = [call.args for call in duration.call_args_list]
+    assert told == pytest.approx(left)
+    assert ("trainer.eval_every=STEPS" in caplog.text) == (length != {"epochs": 2})
 
 
 def test_in_a_pipe_it_is_a_line_now_and_then_that_says_whose_accuracies_they_are(tmp_path, monkeypatch, capfd):

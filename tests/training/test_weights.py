@@ -86,7 +86,7 @@ def test_snapshots_are_the_weights_after_so_many_epochs(tmp_path, states):
 
 def test_a_snapshot_behind_the_end_is_refused(tmp_path):
     """How many epochs there are, the data say."""
-    with pytest.raises(ValueError, match=r"snapshots has \[9\], and this training has 2 epochs"):
+    with pytest.raises(ValueError, match=r"snapshots has \[9\], and this training has 2 epochs: trainer.eval_every"):
         fit([FAST], tmp_path, data=splits(train=64), epochs=1, batch_size=16, eval_every=2, snapshots=[0, 2, 9])
 
 
