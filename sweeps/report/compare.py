@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import get_args
 
+import pandas as pd
+
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable
 from mixerlab.records.names import place_rank
@@ -123,7 +125,15 @@ def compare(
         for key, table in tables.items()
         if any(name in series for name, _ in table.numbers for series in every.values())
     ]
-    notes += dict.fromkeys(note for frame in frames for note in notes_of(frame))
+    places = [
+        (name.task, setting)
+        for table in tables.values()
+        for name, _ in table.numbers
+        for setting in ((name.setting,) if name.setting else table.over[name.task])
+    ]
+    for frame in frames:
+        here = pd.MultiIndex.from_frame(frame[["task", "setting"]]).isin(places)
+        notes += [note for note in notes_of(frame[here | frame["mixer"].isna()]) if note not in notes]
     text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
     replace_file(out / "published.md", "\n\n".join(text) + "\n")
     if width is not None:

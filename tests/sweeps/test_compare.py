@@ -53,6 +53,16 @@ def test_settings_of_ones_own_are_no_part_of_a_mean(published, tmp_path):
     assert (entry.done, entry.whole, entry.mean) == (5, False, pytest.approx(0.7))
 
 
+def test_notes_are_of_the_runs_that_are_shown(results, published, tmp_path):
+    for mixer, epochs in (("attn", 60), ("novel", 1)):
+        changed = {"trainer.epochs": epochs}
+        fakes.add_run(results, [0.9], lr=[1e-3], mixer=mixer, setting="seq_len=64", seq_len=64, changed=changed)
+    text = compare.compare([results], tmp_path / "out", read_published(published))
+    assert "One" in text and "epochs" not in text
+    fakes.add_run(results, [0.9], lr=[1e-3], mixer="novel", **MEM, changed={"trainer.epochs": 1})
+    assert "epochs (60: attn, gdn; 1: novel)" in compare.compare([results], tmp_path / "out", read_published(published))
+
+
 def test_the_distance_of_two_tables():
     one, other = (
         {(Name(f"t{n}"), "attn"): [v] for n, v in enumerate(values)}
