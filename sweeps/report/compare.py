@@ -86,7 +86,10 @@ def compare(
     tables = read_published() if tables is None else tables
     if len(tables) == 1 and not rates:
         (rates,) = (table.rates for table in tables.values())
-    frames = [spread_out(only_where(rows_of(source), where), by, data_in_columns=True) for source in sources]
+    rows = [rows_of(source) for source in sources]
+    kept = only_where(pd.concat(rows, keys=range(len(rows))), where).index  # a value that only one source has will do
+    own = [one[[(number, place) in kept for place in one.index]] for number, one in enumerate(rows)]
+    frames = [spread_out(one, by, data_in_columns=True) for one in own]
     every: dict[str, Series] = {}
     empty = []
     for source, label, frame in zip(sources, _labels(sources, labels), frames, strict=True):

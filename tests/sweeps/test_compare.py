@@ -53,6 +53,15 @@ def test_settings_of_ones_own_are_no_part_of_a_mean(published, tmp_path):
     assert (entry.done, entry.whole, entry.mean) == (5, False, pytest.approx(0.7))
 
 
+def test_a_condition_may_hold_in_one_of_two_sources(results, published, tmp_path):
+    fakes.add_run(tmp_path / "own", [0.9], lr=[1e-3], mixer="novel", **MEM)
+    sources, tables = [results, tmp_path / "own"], read_published(published)
+    text = compare.compare(sources, tmp_path / "out", tables, where=["mixer=attn,novel"])
+    assert "novel" in text and "attn" in text and "gdn" not in text
+    with pytest.raises(ValueError, match="results: no run"):
+        compare.compare(sources, tmp_path / "out", tables, where=["mixer=novel"])
+
+
 def test_notes_are_of_the_runs_that_are_shown(results, published, tmp_path):
     for mixer, epochs in (("attn", 60), ("novel", 1)):
         changed = {"trainer.epochs": epochs}
