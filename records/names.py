@@ -30,9 +30,10 @@ def natural(text: str) -> list[str | float]:
 
 
 def averaged(tasks: Iterable[str]) -> list[str]:
-    """The tasks that their average is over: MAD's, or all if none of them is."""
+    """The tasks that their average is over: MAD's, else those of the harder set, else all."""
     tasks = in_order(tasks, TASKS)
-    return [task for task in tasks if task in TASKS] or tasks
+    known = [task for task in tasks if task in TASKS]
+    return [task for task in known if not is_challenge(task)] or known or tasks
 
 
 def is_challenge(task: str) -> bool:

@@ -132,7 +132,7 @@ class Training:
                 parts, is_half = [replicas[:middle], replicas[middle:]], True
             else:
                 raise
-            log.warning(note)
+            log.warning("%s: %s", self.folder, note)
         # Outside the handlers: the traceback no longer holds the tensors of the failed attempt. The cycle of trainer
         # and module still does.
         gc.collect()
@@ -170,7 +170,7 @@ class Training:
         decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=config.bf16)
         log.info(decision.why or "replicas compute side by side, under vmap")
         if decision.unused is not None:
-            log.warning(decision.unused)
+            log.warning("%s: %s", self.folder, decision.unused)
 
         module = PopulationTraining(
             population,

@@ -124,9 +124,10 @@ def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: 
                 colour = style.colour if lacking[x] == 1 else marks.SEVERAL
                 axes.plot(x, 1, color=colour, transform=above, clip_on=False, label="_no_score", **marks.NO_SCORE)
                 continue
-            face = style.colour if point.whole else "white"
+            # A narrow marker that is small would be all edge.
+            own, face = (size, style.colour) if point.whole else (max(size, 1.2), "white")
             axes.plot(
-                x, point.mean, marker=style.marker, markersize=marks.MARKER * size,
+                x, point.mean, marker=style.marker, markersize=marks.MARKER * own,
                 color=style.colour, markerfacecolor=face, markeredgewidth=0 if point.whole else 0.8, zorder=4,
             )  # fmt: skip
             marks.draw_spread(axes, x, point, style.colour, alpha=0.5)

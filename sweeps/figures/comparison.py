@@ -50,6 +50,7 @@ def comparison(ours: Mapping[str, Series], tables: Mapping[str, Published], told
                 for number, (marker, series) in enumerate(zip(cycle(MARKERS), ours.values())):
                     at = y + 0.6 * ((number + 0.5) / len(ours) - 0.5)
                     draw_dot(panel, at, series.get(name, {}).get(column), Style(look[column].colour, marker))
+            panel.use_sticky_edges = False  # or a band at the left end lies on the frame
             limit(panel, ACCURACY, axis="x")
             panel.set_xlabel(ACCURACY.label)
         points = [entry for series in ours.values() for row in series.values() for entry in row.values()]

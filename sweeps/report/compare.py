@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import get_args
 
+import pandas as pd
+
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable
 from mixerlab.records.names import place_rank
@@ -84,7 +86,10 @@ def compare(
     tables = read_published() if tables is None else tables
     if len(tables) == 1 and not rates:
         (rates,) = (table.rates for table in tables.values())
-    frames = [spread_out(only_where(rows_of(source), where), by, data_in_columns=True) for source in sources]
+    rows = [rows_of(source) for source in sources]
+    kept = only_where(pd.concat(rows, keys=range(len(rows))), where).index  # a value that only one source has will do
+    own = [one[[(number, place) in kept for place in one.index]] for number, one in enumerate(rows)]
+    frames = [spread_out(one, by, data_in_columns=True) for one in own]
     every: dict[str, Series] = {}
     empty = []
     for source, label, frame in zip(sources, _labels(sources, labels), frames, strict=True):
@@ -123,7 +128,15 @@ def compare(
         for key, table in tables.items()
         if any(name in series for name, _ in table.numbers for series in every.values())
     ]
-    notes += dict.fromkeys(note for frame in frames for note in notes_of(frame))
+    places = [
+        (name.task, setting)
+        for table in tables.values()
+        for name, _ in table.numbers
+        for setting in ((name.setting,) if name.setting else table.over[name.task])
+    ]
+    for frame in frames:
+        here = pd.MultiIndex.from_frame(frame[["task", "setting"]]).isin(places)
+        notes += [note for note in notes_of(frame[here | frame["mixer"].isna()]) if note not in notes]
     text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
     replace_file(out / "published.md", "\n\n".join(text) + "\n")
     if width is not None:

@@ -101,7 +101,7 @@ def report(
                     files.write(f"{selection}/{name}.md", writers.to_markdown(table))
                     files.write(f"{selection}/{name}.csv", writers.to_csv(table))
                     files.write(f"{selection}/{name}.tex", writers.to_latex(table))
-                if (solved := writers.solved_markdown(cells)) is not None:
+                if (solved := writers.solved_markdown(cells, benchmark)) is not None:
                     files.write(f"{selection}/solved.md", solved)
                 is_first = selection == selections[0]
                 captions = {}

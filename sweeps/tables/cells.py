@@ -84,6 +84,7 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
     # No run ended there, not even by divergence.
     lacking = {row["lr"] for row in rows} - {row["lr"] for row in ended} if best else set()
     by_seed = {row["seed"]: row[f"{selection}_{score.name}"] for row in best}
+    best_trials = [(row["config"], row["lr"]) for row in best[:1]]
     by_code, seeds = _seeds_by_code(best), len({row["seed"] for row in rows})
     learned = solved_counts(row.get("steps_to_90", math.nan) for row in best)
     entry = replace(
@@ -100,6 +101,7 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
         "mean": entry.mean,
         "n": len(best),
         "seeds": seeds,
+        "diverged": sum(row["status"] == "diverged" and (row["config"], row["lr"]) in best_trials for row in rows),
         "lacking": tuple(sorted(lacking)),
         "unscored": tuple(sorted({row["lr"] for row in rows if row["status"] != "finished"} - lacking)),
         "configs": len({row["config"] for row in ended}),

@@ -26,7 +26,7 @@ _SPREAD = (
     " differences."
 )
 _ONE_SEED = "One seed: nothing is bold, since nothing says how far seeds differ."
-_UNEVEN = "(n to m seeds): the settings have different seeds. Their mean has no interval, and is not bold."
+_UNEVEN = "(n to m seeds): the settings have different seeds. Their mean has no ±, and is not bold."
 _EDGE = (
     f"best at the smallest or largest learning rate tried, by more than {MARGIN} over those in between: a wider grid"
     " may give more. †k: in k settings."
@@ -260,8 +260,9 @@ def _missing_of(cell: Any) -> list[str]:
     """What a reader must know of a cell of `best_per_cell`."""
     if not cell.n:
         return [cell.entry.status]
+    diverged = f" ({cell.diverged} diverged)" if cell.diverged else ""
     told = {
-        f"{cell.n} of {cell.seeds} seeds at the best learning rate": cell.n < cell.seeds,
+        f"{cell.n} of {cell.seeds} seeds at the best learning rate{diverged}": cell.n < cell.seeds,
         f"replicas without a score at the learning rate {', '.join(f'{rate:g}' for rate in cell.unscored)}": (
             cell.n == cell.seeds and len(cell.unscored) > 0
         ),
@@ -293,5 +294,9 @@ def seeds_of(entry: Entry, most: int) -> str:
 def marks_of(entry: Entry) -> str:
     """`†3* (9/11)`: three grids should be wider, and of eleven settings two have no score."""
     edges = "" if not entry.edges else "†" if entry.total == 1 else f"†{entry.edges}"
-    settings = "" if entry.done == entry.total else f" ({entry.done}/{entry.total})"
-    return edges + ("*" if entry.incomplete else "") + settings
+    return edges + ("*" if entry.incomplete else "") + settings_of(entry)
+
+
+def settings_of(entry: Entry) -> str:
+    """` (9/11)`: of eleven settings two have no score."""
+    return "" if entry.done == entry.total else f" ({entry.done}/{entry.total})"

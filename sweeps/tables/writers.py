@@ -9,7 +9,7 @@ from mixerlab.records.best import ENDED
 from mixerlab.records.names import AVERAGE, place_rank
 from mixerlab.records.text import duration, escape_latex, escape_markdown, one_line
 from mixerlab.sweeps.tables.columns import columns_in_order, labels
-from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, task_table, text_of
+from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, settings_of, task_table, text_of
 
 
 def to_markdown(table: Table, escaped: Callable[[str], str] = escape_markdown) -> str:
@@ -144,19 +144,19 @@ def cost_markdown(frame: pd.DataFrame) -> str | None:
     )
 
 
-def solved_markdown(cells: pd.DataFrame) -> str | None:
+def solved_markdown(cells: pd.DataFrame, benchmark: pd.DataFrame) -> str | None:
     """What learned: by task the share of seeds, and by setting `5/6, 1,200`, the replicas and the median steps.
 
-    None if no score is an accuracy.
+    The shares are of `benchmark`, the cells that means are over. None if no score is an accuracy.
     """
-    cells = cells[cells["score"].map(lambda score: score.is_accuracy).astype(bool)]
+    cells, benchmark = (of[of["score"].map(lambda score: score.is_accuracy).astype(bool)] for of in (cells, benchmark))
     if cells.empty:
         return None
     names = labels(cells["column"].drop_duplicates())
     shares = [["task", *names.values()]]
-    for name, row in task_table(cells).rows.items():
-        learned = [row[column].learned for column in names]
-        shares.append([*name, *("-" if share is None else f"{share:.2f}" for share in learned)])
+    for name, row in task_table(benchmark).rows.items():
+        own = [row[column] for column in names]
+        shares.append([*name, *("-" if of.learned is None else f"{of.learned:.2f}{settings_of(of)}" for of in own)])
     lines = [["task", "setting", *names.values()]]
     for name, group in cells.groupby(["task", "setting"], sort=False):
         texts = {}

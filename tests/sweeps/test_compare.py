@@ -8,6 +8,7 @@ import yaml
 
 from mixerlab.api import compose
 from mixerlab.config.settings import settings_of
+from mixerlab.sweeps.figures.comparison import comparison
 from mixerlab.sweeps.report import compare
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.columns import Column
@@ -51,6 +52,33 @@ def test_settings_of_ones_own_are_no_part_of_a_mean(published, tmp_path):
         fakes.add_run(tmp_path / "own", [0.5 + 0.1 * number], lr=[1e-3], task="mem", setting=setting)
     entry = ours(fakes.frame_of(tmp_path / "own"), read_published(published).values())[Name("mem")][ATTN]
     assert (entry.done, entry.whole, entry.mean) == (5, False, pytest.approx(0.7))
+
+
+def test_a_band_does_not_lie_on_the_frame(results, published):
+    tables = read_published(published)
+    series = ours(fakes.frame_of(results), tables.values())
+    (panel, _) = comparison({"ours": series}, tables, "", None).axes
+    ends = [bar.get_x() for bar in panel.patches]
+    assert panel.get_xlim()[0] < min(ends) - 0.005
+
+
+def test_a_condition_may_hold_in_one_of_two_sources(results, published, tmp_path):
+    fakes.add_run(tmp_path / "own", [0.9], lr=[1e-3], mixer="novel", **MEM)
+    sources, tables = [results, tmp_path / "own"], read_published(published)
+    text = compare.compare(sources, tmp_path / "out", tables, where=["mixer=attn,novel"])
+    assert "novel" in text and "attn" in text and "gdn" not in text
+    with pytest.raises(ValueError, match="results: no run"):
+        compare.compare(sources, tmp_path / "out", tables, where=["mixer=novel"])
+
+
+def test_notes_are_of_the_runs_that_are_shown(results, published, tmp_path):
+    for mixer, epochs in (("attn", 60), ("novel", 1)):
+        changed = {"trainer.epochs": epochs}
+        fakes.add_run(results, [0.9], lr=[1e-3], mixer=mixer, setting="seq_len=64", seq_len=64, changed=changed)
+    text = compare.compare([results], tmp_path / "out", read_published(published))
+    assert "One" in text and "epochs" not in text
+    fakes.add_run(results, [0.9], lr=[1e-3], mixer="novel", **MEM, changed={"trainer.epochs": 1})
+    assert "epochs (60: attn, gdn; 1: novel)" in compare.compare([results], tmp_path / "out", read_published(published))
 
 
 def test_the_distance_of_two_tables():

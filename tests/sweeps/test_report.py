@@ -173,6 +173,20 @@ def test_own_sizes_have_no_part_in_means_over_several_data(tmp_path):
     } <= set(made.attrs["notes"])
 
 
+def test_shares_that_learned_are_of_the_cells_of_the_means(tmp_path):
+    """Not of own sizes or, in the mean over tasks, of the harder set; `(1/2)` where settings have no score."""
+    for setting in ("baseline", "seq_len-256"):
+        fakes.add_run(tmp_path, [0.95], lr=1e-3, setting=setting)
+    fakes.add_run(tmp_path, [0.95], lr=1e-3, task="mem")
+    fakes.add_run(tmp_path, [0.1], lr=1e-3, task="icr_challenge", setting="256-512")
+    fakes.add_run(tmp_path, [0.95], lr=1e-3, mixer="gdn")
+    for mixer in ("gdn", "novel"):
+        fakes.add_run(tmp_path, [0.1], lr=1e-3, mixer=mixer, setting="seq_len=64", seq_len=64)
+    reports.report(tmp_path, tmp_path / "out")
+    shares = (tmp_path / "out/official/solved.md").read_text().split("Replicas")[0].replace(" ", "")
+    assert "|icr|1.00|1.00(1/2)|-|" in shares and "|Avg|1.00|1.00(1/3)|-|" in shares
+
+
 def test_a_note_stands_under_the_tables_that_it_concerns(results):
     """Here MLPs that were matched on the harder set only."""
     for mixer, width in (("attn", 352), ("gdn", 320)):

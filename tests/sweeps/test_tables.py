@@ -10,7 +10,7 @@ import pytest
 
 from mixerlab.records.schema import Score
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.tables import Entry, best_of, mean_of, seeds_entry, setting_table, task_table, text_of
+from mixerlab.sweeps.tables.tables import Entry, best_of, gaps, mean_of, seeds_entry, setting_table, task_table, text_of
 from mixerlab.sweeps.tables.writers import solved_markdown, to_csv, to_latex, to_markdown
 
 
@@ -76,8 +76,17 @@ def test_the_share_of_seeds_that_learned(tmp_path):
     cells = fakes.cells_of(tmp_path)
     assert [entry.learned for entry in setting_table(cells).entries] == [0.5, 1.0]
     assert task_table(cells).entries[0].learned == 0.75
-    lines = [line.replace(" ", "") for line in solved_markdown(cells).splitlines()]
+    lines = [line.replace(" ", "") for line in solved_markdown(cells, cells).splitlines()]
     assert "|icr|0.75|" in lines and "|icr|baseline|2/6,-|" in lines
+
+
+def test_a_note_says_how_many_seeds_diverged(tmp_path):
+    fakes.add_run(tmp_path, [0.1, 0.8, 0.1, 0.1, "diverged", 0.1, 0.1, 0.8, 0.1], seed=[0, 1, 2])
+    fakes.add_run(tmp_path, [0.1, 0.8, 0.1, 0.1, "failed", 0.1], seed=[0, 1], mixer="gdn")
+    assert gaps(fakes.cells_of(tmp_path)) == [
+        "attn: 2 of 3 seeds at the best learning rate (1 diverged) on icr (baseline).",
+        "gdn: 1 of 2 seeds at the best learning rate on icr (baseline).",
+    ]
 
 
 def test_a_mean_over_settings_of_different_seeds_has_no_spread():
