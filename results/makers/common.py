@@ -10,11 +10,10 @@ from statistics import fmean, variance
 import numpy as np
 import pandas as pd
 
-from mixerlab.records.best import NEAR_PERFECT, Selection
+from mixerlab.records.best import Selection
 from mixerlab.records.names import MIXERS, in_order, place_rank
 from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables import published
-from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.intervals import error_of_sum, half_width, student_t
 from mixerlab.sweeps.tables.writers import aligned
 
@@ -86,14 +85,6 @@ def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float], selection: Selecti
 def gain_of(seeds: pd.DataFrame, mixer: str = "parallax") -> pd.Series:
     """The accuracy of a mixer less attention's, of `best_of_seeds`."""
     return seeds["accuracy"].xs(mixer) - seeds["accuracy"].xs("attn")
-
-
-def chosen_rates(rows: pd.DataFrame, by: Sequence[str], selection: Selection) -> list[str]:
-    """How many groups of rows alike in `by` have less than 0.98 at their best rate, and how many of them at each."""
-    best = at_best_rate(rows, by, selection).groupby([*by, "lr"])[f"{selection}_accuracy"].mean()
-    below = best[best < NEAR_PERFECT]
-    counts = below.groupby("lr").size().reindex(sorted(rows["lr"].unique()), fill_value=0)
-    return [str(len(below)), ", ".join(f"{rate:g}: {count}" for rate, count in counts.items())]
 
 
 def recipe_table(recipes: Mapping[str, pd.DataFrame]) -> str:

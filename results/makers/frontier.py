@@ -17,8 +17,7 @@ FRONTIER_NOTE = (
 
 
 def make(scratch: Path) -> None:
-    files = [f"{rule}/{file}" for rule in ("official", "clean") for file in ("settings.md", "difficulty.png")]
-    copy_report("frontier", files, scratch)
+    copy_report("frontier", ["clean/settings.md", "clean/difficulty.png"], scratch)
     rows = rows_of(folder_of("frontier") / RECORDS)
     by_replica = rows.set_index(["run_id", "replica"])
     lines = []

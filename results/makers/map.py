@@ -60,11 +60,6 @@ def make(scratch: Path) -> None:
                 lines.append([question, first, second, *texts, told])
     common.write_in_page(folder, "questions", lines, 3)
     (folder / "differences.md").write_text(differences_table(accuracies))
-    lines = [["optimizer", "cells and seeds below 0.98", "best at"]]
-    for key, (name, rates, _) in OPTIMIZERS.items():
-        own = rows[(rows["optimizer"] == key) & rows["lr"].isin(rates)]
-        lines.append([name, *common.chosen_rates(own, [*common.CELL, "seed"], "clean")])
-    common.write_in_page(folder, "rates", lines, 1)
     save(map_figure(accuracies), folder / "map")
 
 

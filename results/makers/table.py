@@ -4,7 +4,7 @@ import shutil
 from itertools import combinations
 from pathlib import Path
 
-from makers.common import CELL, EARLIER, RECORDS, chosen_rates, copy_report, folder_of, write_in_page
+from makers.common import EARLIER, RECORDS, copy_report, folder_of, write_in_page
 
 from mixerlab.records.names import AVERAGE
 from mixerlab.records.schema import LABELS
@@ -41,7 +41,6 @@ def make(scratch: Path) -> None:
     earlier = task_table(best_per_cell(spread_out(rows_of(folder / EARLIER))))
     write_in_page(folder, "means", means_lines(test, validation, earlier), 1)
     write_in_page(folder, "lead", lead_lines(test), 1)
-    write_in_page(folder, "rates", [["cells below 0.98", "best at"], chosen_rates(rows, CELL, "official")], 0)
     sources, labels = [scratch / "table" / "rows.csv", folder / EARLIER], ["default rates", "the paper's rates"]
     compare(sources, scratch / "beside", labels=labels, rules=("official", "last"))
     shutil.copyfile(scratch / "beside" / "published.md", folder / "beside_published.md")
