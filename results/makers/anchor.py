@@ -16,8 +16,7 @@ BESIDE = {"attn, 16 heads": TABLES.keys(), "attn, 2 heads": TABLES.keys(), "mamb
 TASKS = ("icr", "ncr", "mem")
 
 
-def make(scratch: Path) -> None:
-    folder = common.folder_of("anchor")
+def make(folder: Path, scratch: Path) -> None:
     rows = common.rows_in("anchor")
     rows["mixer"] += rows["mixer.num_heads"].map(", {:.0f} heads".format, na_action="ignore").fillna("")
     madlab = rows[rows["schedule"] == "constant"]

@@ -14,6 +14,7 @@ from mixerlab.records.best import Selection
 from mixerlab.records.names import MIXERS, in_order, place_rank
 from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables import published
+from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.intervals import error_of_sum, half_width, student_t
 from mixerlab.sweeps.tables.writers import aligned
 
@@ -26,13 +27,10 @@ CELL = ["mixer", "task", "setting"]
 ADAMW_RATES = (3e-4, 1e-3, 3e-3)
 
 
-def folder_of(name: str) -> Path:
-    return RESULTS / name
-
-
-def copy_report(name: str, files: Iterable[str], scratch: Path, source: str = RECORDS) -> None:
-    """These files of a report on the `source` (archive or rows) in results/NAME."""
-    copy_files(report(folder_of(name) / source, scratch / name).folder, folder_of(name), files)
+def copy_report(folder: Path, files: Iterable[str], scratch: Path, source: str = RECORDS) -> None:
+    """These files of a report on the `source` (archive or rows) in a folder of results/."""
+    report([folder / source], scratch / "report")
+    copy_files(scratch / "report", folder, files)
 
 
 def copy_files(made: Path, folder: Path, files: Iterable[str]) -> None:
@@ -42,7 +40,9 @@ def copy_files(made: Path, folder: Path, files: Iterable[str]) -> None:
 
 
 def rows_in(name: str, file: str = "rows.csv.xz") -> pd.DataFrame:
-    return pd.read_csv(folder_of(name) / file, low_memory=False)
+    """The rows of results/NAME, of its records or of a file of them."""
+    path = RESULTS / name / file
+    return rows_of(path) if file.endswith(".tar.xz") else pd.read_csv(path, low_memory=False)
 
 
 def noted(lines: Sequence[Sequence[str]], left: int, note: str) -> str:

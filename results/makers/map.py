@@ -38,7 +38,7 @@ QUESTIONS = {
 }
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     rows = map_rows()
     # Settings that one optimizer only has are of the prediction.
     rows = rows[rows.groupby(["task", "setting"])["optimizer"].transform("nunique") == len(OPTIMIZERS)]
@@ -48,7 +48,6 @@ def make(scratch: Path) -> None:
         if len(own := rows[rows["optimizer"] == key])
     }
     accuracies = {name: own["accuracy"] for name, own in seeds.items()}
-    folder = common.folder_of("map")
     (folder / "accuracy.md").write_text(common.recipe_table(seeds))
     lines = [["what helps?", "first", "second", *seeds, "Muon less AdamW"]]
     for question, pairs in QUESTIONS.items():

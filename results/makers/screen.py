@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
-from makers.common import CELL, EARLIER, PAPER, at_rate_of_task, folder_of, mean_over_settings, noted, rows_in
+from makers.common import CELL, EARLIER, PAPER, at_rate_of_task, mean_over_settings, noted, rows_in
 
 from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.published import distance
@@ -23,13 +23,12 @@ best of three rates. Where a recipe was not run, the draft's runs stand in. Belo
 Spearman's rank correlation."""
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     """How far each recipe is from the paper's means, and the main effects of the factorial."""
     rows = rows_in("screen")
     rows = rows[rows["status"] == "finished"]
-    effects(rows[rows["study"] == "factorial"]).round(4).to_csv(
-        folder_of("screen") / "effects.csv", index=False, lineterminator="\n"
-    )
+    found = effects(rows[rows["study"] == "factorial"]).round(4)
+    found.to_csv(folder / "effects.csv", index=False, lineterminator="\n")
     recipes = finalists(rows[rows["study"] == "finalists"])
     over = pd.DataFrame({name: means_of(recipe) for name, recipe in recipes.items()})
     paper = pd.Series(
@@ -44,7 +43,7 @@ def make(scratch: Path) -> None:
         for column, rate in choices
     ]
     text += aligned([["checkpoint", "rate", *recipes], *lines], 2) + "\n"
-    (folder_of("screen") / "recipes.md").write_text(text)
+    (folder / "recipes.md").write_text(text)
 
 
 def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -4,7 +4,7 @@ import shutil
 from itertools import combinations
 from pathlib import Path
 
-from makers.common import EARLIER, RECORDS, copy_report, folder_of, write_in_page
+from makers.common import EARLIER, RECORDS, copy_report, write_in_page
 
 from mixerlab.records.names import AVERAGE
 from mixerlab.records.schema import LABELS
@@ -29,19 +29,18 @@ RECURRENT = ("gdn", "mamba", "mesa")
 PAIRS = [*(("parallax", other) for other in ("attn", *RECURRENT)), *combinations(RECURRENT, 2)]
 
 
-def make(scratch: Path) -> None:
-    folder = folder_of("table")
+def make(folder: Path, scratch: Path) -> None:
     rows = rows_of(folder / RECORDS)[COLUMNS].sort_values("run_id", kind="stable")
     (folder / "rows.csv").write_text(rows_csv(rows.assign(git_commit=rows["git_commit"].str[:7])))
     files = ["official/solved.md", *(f"official/{name}.png" for name in ("accuracy", "difficulty", "learning_rates"))]
     files += [f"{selection}/{name}.md" for selection in ("official", "clean") for name in ("accuracy", "settings")]
-    copy_report("table", files, scratch)
+    copy_report(folder, files, scratch)
     frame = spread_out(rows)
     test, validation = (task_table(best_per_cell(frame, selection)) for selection in ("official", "clean"))
     earlier = task_table(best_per_cell(spread_out(rows_of(folder / EARLIER))))
     write_in_page(folder, "means", means_lines(test, validation, earlier), 1)
     write_in_page(folder, "lead", lead_lines(test), 1)
-    sources, labels = [scratch / "table" / "rows.csv", folder / EARLIER], ["default rates", "the paper's rates"]
+    sources, labels = [scratch / "report" / "rows.csv", folder / EARLIER], ["default rates", "the paper's rates"]
     compare(sources, scratch / "beside", labels=labels, rules=("official", "last"))
     shutil.copyfile(scratch / "beside" / "published.md", folder / "beside_published.md")
     shutil.copyfile(scratch / "beside" / "means.png", folder / "beside_published.png")

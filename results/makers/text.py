@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 from makers.analysis import claims_of_paper
-from makers.common import RECORDS, copy_files, folder_of, mean_change, noted, write_in_page
+from makers.common import RECORDS, copy_files, mean_change, noted, write_in_page
 from matplotlib.figure import Figure
 
 from mixerlab.analyse import write as write_analysis
@@ -56,9 +56,8 @@ Differences that the claim says to be above or below 0, or none: means over thre
 interval, over layers if none is named; of eight layers the last one. The verdict is by the interval."""
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     """Language models that `study.py` trains, told by what only they have: the search its seed, plain ones several."""
-    folder = folder_of("text")
     rows, metrics = rows_of(folder / RECORDS), curves(folder / RECORDS)
     searched, starts, begun = rows["seed"] == SEARCH_SEED, rows["model.start_from"], plain_runs(rows)
     plain = at_better_rate(begun)

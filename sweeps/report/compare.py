@@ -107,10 +107,10 @@ def compare(
     told = "; ".join([*(RULES[rule] for rule in rules), *at])
     text, captions = [f"Ours: {told}. {SPREAD}"], {}
     for kind, title in TITLES.items():
-        shown = {label: {name: series[name] for name in series if _is(name, kind)} for label, series in every.items()}
+        shown = {label: {name: series[name] for name in series if name.kind == kind} for label, series in every.items()}
         if any(shown.values()):
             numbers = {
-                key: {place: own for place, own in table.numbers.items() if _is(place[0], kind)}
+                key: {place: own for place, own in table.numbers.items() if place[0].kind == kind}
                 for key, table in tables.items()
             }
             theirs = {key: replace(tables[key], numbers=own) for key, own in numbers.items() if own}
@@ -129,10 +129,6 @@ def compare(
     if width is not None:
         replace_file(out / "captions.md", captions_page(captions))
     return "\n\n".join(text)
-
-
-def _is(name: Name, kind: str) -> bool:
-    return bool(name.setting) == (kind == "settings")
 
 
 def _labels(sources: Sequence[str | Path], labels: Sequence[str]) -> Sequence[str]:

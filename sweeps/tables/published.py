@@ -32,6 +32,11 @@ class Name(NamedTuple):
     def __str__(self) -> str:
         return f"{self.task} {self.setting}".strip()
 
+    @property
+    def kind(self) -> str:
+        """Where it stands in a file."""
+        return "settings" if self.setting else "means"
+
 
 Numbers = Mapping[tuple[Name, str], list[float]]  # by name and mixer; of ours one for each column of the mixer
 Series = Mapping[Name, Mapping[Column, Entry]]  # of ours
@@ -76,7 +81,7 @@ def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ..
                 if not (isinstance(value, int | float) and 0 <= value <= 1):
                     raise ValueError(f"{name}, {mixer}, {text}: {value!r} must be an accuracy in [0, 1]")
                 place = Name(*text.split(" ", 1))
-                if bool(place.setting) == (kind == "means") or (kind == "means" and text not in over):
+                if place.kind != kind or (kind == "means" and text not in over):
                     raise ValueError(f"{name}, {mixer}, {text}: this is no name of {kind}")
                 numbers[place, mixer] = [float(value)]
     title, source, recipe, checked = (str(table.get(key, "")) for key in ("title", "source", "recipe", "checked"))
