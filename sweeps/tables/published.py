@@ -95,22 +95,27 @@ def ours(
 ) -> Series:
     """Our accuracy for each one that any of the tables has, of every column that has a part of it.
 
-    The tables agree on what means are over. Of `rates`, if there are any, only these count, and a seed that lacks one
-    is left out.
+    Of `rates`, if there are any, only these count, and a seed that lacks one is left out. ValueError for tables whose
+    means are over different settings.
     """
+    settings: dict[Name, tuple[str, ...]] = {}
+    for table in tables:
+        for name, _ in table.numbers:
+            over = (name.setting,) if name.setting else table.over[name.task]
+            if set(settings.setdefault(name, over)) != set(over):
+                told = f"{name}: {table.title} has the mean over other settings than another table"
+                raise ValueError(f"{told}, over {', '.join(over)}: name it alone after --published")
     frame = frame[frame["score"] == ACCURACY.name]
     if frame.empty:
         return {}
     scores = at_rate_of_task(frame, rates) if rule == "last" else scores_by_seed(frame, rule, rates)
     by_cell = {cell: own.droplevel(_CELL).to_dict() for cell, own in scores.groupby(level=_CELL, sort=False)}
     found: dict[Name, dict[Column, Entry]] = {}
-    for table in tables:
-        for name in dict.fromkeys(name for name, _ in table.numbers):
-            over = (name.setting,) if name.setting else table.over[name.task]
-            for column in columns_in_order(place[0] for place in by_cell if place[1] == name.task):
-                by_setting = [by_cell.get((column, name.task, setting), {}) for setting in over]
-                if any(by_setting):
-                    found.setdefault(name, {})[column] = mean_of(seeds_entry(by_seed) for by_seed in by_setting)
+    for name, over in settings.items():
+        for column in columns_in_order(place[0] for place in by_cell if place[1] == name.task):
+            by_setting = [by_cell.get((column, name.task, setting), {}) for setting in over]
+            if any(by_setting):
+                found.setdefault(name, {})[column] = mean_of(seeds_entry(by_seed) for by_seed in by_setting)
     return found
 
 
