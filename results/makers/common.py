@@ -15,7 +15,7 @@ from mixerlab.records.names import MIXERS, in_order, place_rank
 from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables import published
 from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.intervals import error_of_sum, half_width, student_t
+from mixerlab.sweeps.tables.intervals import error_of_sum, mean_text, student_t
 from mixerlab.sweeps.tables.writers import aligned
 
 RESULTS = Path(__file__).resolve().parents[1]
@@ -62,11 +62,7 @@ def write_in_page(folder: Path, name: str, lines: Sequence[Sequence[str]], left:
 def mean_change(changes: Iterable[float], form: str = "+.3f", usual: int = 0) -> str:
     """The mean ± half of Student's 95% interval, if several; how many, if that is not `usual`; nothing of none."""
     own = list(changes)
-    if not own:
-        return ""
-    spread = f" ± {half_width(own):{form.lstrip('+')}}" if len(own) > 1 else ""
-    count = f" ({len(own)})" if usual and len(own) != usual else ""
-    return f"{fmean(own):{form}}{spread}{count}"
+    return mean_text(own, form) + (f" ({len(own)})" if own and usual and len(own) != usual else "")
 
 
 def difference_of_means(one: Sequence[float], other: Sequence[float]) -> str:

@@ -7,6 +7,7 @@ of a snapshot), `epochs` (made until then) and, of a text, `tokens`, `layer`, `m
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import cycle, product
 from typing import Any
 
@@ -98,11 +99,9 @@ def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | N
 def score_maps(maps: Mapping[tuple[str, str, str], Sequence[tuple[str, np.ndarray]]], title: str) -> Figure:
     """The weights of the values in one sequence, queries down and keys to the right.
 
-    Args:
-        maps: by mixer, variant and kind (p or s) the panels of a row: name and weights `[T, T]`.
-        title: of the figure.
+    `maps` has by mixer, variant and kind (p or s) the panels of a row: name and weights `[T, T]`.
     """
-    rows = sorted(maps, key=lambda row: (*map(_place, row[:2]), row[2]))
+    rows = sorted(maps, key=lambda row: (rank(row[0], MIXERS), rank(row[1], MIXERS), row[2]))
     columns = max(map(len, maps.values()))
     with figure_style():
         names = [[name for name, _ in maps[row]] + [""] * (columns - len(maps[row])) for row in rows]
@@ -127,12 +126,7 @@ def _means(frame: pd.DataFrame, panels: Panels, *more: str) -> pd.DataFrame:
     frame = frame[frame["measure"].isin([measure for measures in panels.values() for measure in measures])]
     keys = ["task", "setting", *_RUN, *more, "layer", "measure"]
     means = frame.groupby(keys, sort=False)[["mean", *QUANTILES]].mean().reset_index()
-    return means.sort_values(_RUN, key=lambda names: names.map(_place), kind="stable")
-
-
-def _place(name: str) -> tuple:
-    """Of a mixer or variant in an order."""
-    return rank(name, MIXERS)
+    return means.sort_values(_RUN, key=lambda names: names.map(partial(rank, known=MIXERS)), kind="stable")
 
 
 def _only(means: pd.DataFrame, setting: Sequence[str], measures: Sequence[str]) -> pd.DataFrame:

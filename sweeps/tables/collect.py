@@ -45,8 +45,7 @@ def collect(
     labels and no error for each replica. Losses in nats, accuracies in [0, 1]. `steps_to_90` is inf for a replica that
     never got there.
 
-    Raises:
-        ValueError: a folder holds no `runs`, or a file is no archive.
+    ValueError if a folder holds no `runs`, or a file is no archive.
     """
     runs: dict[str, list[dict[str, Any]]] = {}
     for one in (source, *more):
@@ -135,11 +134,8 @@ def curves(source: str | Path = "results", where: Collection[str] = ()) -> pd.Da
     `metrics.csv`: losses in nats, scores as the record's. `attrs["notes"]` names the curves that cannot be read.
 
     Args:
-        source: a results folder, or an archive of records.
+        source: a results folder, or an archive of records; ValueError if there is none, or no curve in it.
         where: only records that meet every `KEY=VALUE`, as for `mixerlab.table`.
-
-    Raises:
-        ValueError: there is no such source, or no curve in it.
     """
     found, notes = [], []
     with unpacked(source) as folder:

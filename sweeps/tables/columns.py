@@ -20,7 +20,7 @@ What is handed on:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mixerlab.records.names import MIXERS, natural, rank
@@ -30,23 +30,16 @@ from mixerlab.records.names import MIXERS, natural, rank
 class Column:
     """A mixer, and the swept keys by which its runs are told apart.
 
-    Attributes:
-        mixer: its name.
-        values: (key, value) of the swept keys that this mixer has, such as `("model.d_model", "64")`; the value as YAML
-            writes it, `null` included.
+    `values` are (key, value) of those that this mixer has, such as `("model.d_model", "64")`; as YAML writes them,
+    `null` included.
     """
 
     mixer: str
     values: tuple[tuple[str, str], ...] = ()
 
-    def value(self, key: str) -> str | None:
-        """The value of a key as YAML writes it; None if the column is not told by this key."""
-        return dict(self.values).get(key)
-
-    def without(self, keys: Iterable[str]) -> "Column":
+    def without(self, keys: Collection[str]) -> "Column":
         """The column without these keys."""
-        dropped = set(keys)
-        return replace(self, values=tuple(pair for pair in self.values if pair[0] not in dropped))
+        return replace(self, values=tuple(pair for pair in self.values if pair[0] not in keys))
 
 
 def keys_of(columns: Iterable[Column]) -> list[str]:
@@ -56,12 +49,10 @@ def keys_of(columns: Iterable[Column]) -> list[str]:
 
 def columns_in_order(columns: Iterable[Column]) -> list[Column]:
     """Distinct columns by mixer, as all tables and figures have them, then by the values of their keys."""
-    return sorted(set(columns), key=_rank)
-
-
-def _rank(column: Column) -> tuple:
-    values = tuple((key, natural(value)) for key, value in column.values)
-    return (rank(column.mixer, MIXERS), values)
+    return sorted(
+        set(columns),
+        key=lambda column: (rank(column.mixer, MIXERS), [(key, natural(value)) for key, value in column.values]),
+    )
 
 
 def labels(columns: Iterable[Column]) -> dict[Column, str]:

@@ -47,8 +47,7 @@ class Published:
     """A published table.
 
     Attributes:
-        title: what it is.
-        about: that, where it is from, what is known of its training and how it was checked, in sentences.
+        about: its title, where it is from, what is known of its training and how it was checked, in sentences.
         rates: the learning rates that its numbers are the best of, where ours count too; else empty.
         numbers: accuracies, one for each name and mixer.
         over: the settings of each task that a mean is over.
@@ -176,9 +175,8 @@ def distance(one: Numbers, other: Numbers) -> tuple[int, float | None, float | N
         return 0, None, None
     both = pd.DataFrame(pairs, columns=["one", "other"])
     rmse = ((both["one"] - both["other"]) ** 2).mean() ** 0.5
-    ranks = both.rank()
-    enough = len(both) > 2 and (ranks.nunique() > 1).all()
-    return len(both), float(rmse), float(ranks["one"].corr(ranks["other"])) if enough else None
+    spearman = both.corr("spearman", min_periods=3).loc["one", "other"]  # NaN if one has no two ranks
+    return len(both), float(rmse), None if pd.isna(spearman) else float(spearman)
 
 
 def ranges(tables: Iterable[Published]) -> dict[tuple[Name, str], tuple[float, float, int]]:
