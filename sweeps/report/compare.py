@@ -64,21 +64,14 @@ def compare(
 ) -> str:
     """Writes `published.md`, and `means` and `settings` as png and pdf into `out`.
 
+    Returns the Markdown. There is a series for each source and rule. ValueError as of `report`, whose `where`, `by` and
+    `width` these are; for labels that are not one for each source, or a source that has no number of any table.
+
     Args:
-        sources: results folders, archives or `rows.csv`, each a series of its own.
-        out: the folder.
         tables: the published ones; None: all of ours. In figures the first is a bar, the range of the others a band.
         labels: of the sources; by default `ours` for one, else their names.
-        rules: how ours are chosen: a series for each source and rule.
         rates: only these learning rates of ours count. Empty: those of the table, if there is one table and it has
             some; else all.
-        where, by, width: as of `report`.
-
-    Returns:
-        The Markdown.
-
-    Raises:
-        ValueError: as `report`; labels that are not one for each source, or a source that has no number of any table.
     """
     check_width(width)
     tables = read_published() if tables is None else tables

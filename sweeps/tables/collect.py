@@ -1,5 +1,6 @@
 """From the records of a results folder, an archive or a `rows.csv` to a frame: one row per replica."""
 
+import functools
 import hashlib
 import json
 import math
@@ -194,15 +195,14 @@ def read_rows(path: str | Path) -> pd.DataFrame:
         if missing := sorted(needed - set(frame)):
             raise ValueError(f"it has no {', '.join(missing)}")
         numbers = {*LABELS, *(name for score in scores for name in result_columns(score))} - _TEXTS
-        return frame.apply(lambda own: own if own.name in _TEXTS else _values(own, own.name in numbers))
-    except (OSError, ValueError) as error:
+        for name in frame.columns.difference([*_TEXTS]):
+            frame[name] = pd.to_numeric(frame[name]) if name in numbers else frame[name].map(_value, na_action="ignore")
+        return frame
+    except Exception as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
 
 
-def _values(texts: pd.Series, are_numbers: bool) -> pd.Series:
-    return pd.to_numeric(texts) if are_numbers else texts.map({text: _value(text) for text in texts.dropna().unique()})
-
-
+@functools.cache
 def _value(text: str) -> Any:
     """What pandas has written so: a number or a bool, or text that looks like one, such as `1e3`."""
     for kind in (int, float):
