@@ -8,7 +8,6 @@ from makers.common import EARLIER, RECORDS, copy_report, write_in_page
 
 from mixerlab.records.names import AVERAGE
 from mixerlab.records.schema import LABELS
-from mixerlab.sweeps.figures.points import error_of, is_bound
 from mixerlab.sweeps.report.compare import compare, entry_text
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import rows_of
@@ -66,8 +65,8 @@ def lead_lines(test: Table) -> list[list[str]]:
         by_mixer = {column.mixer: entry for column, entry in row.items()}
         texts = []
         for one, other in ((by_mixer[one], by_mixer[other]) for one, other in PAIRS):
-            error, freedom = error_of_sum(map(error_of, (one, other)))
-            bound = "‡" if is_bound(one) or is_bound(other) else ""
+            error, freedom = error_of_sum((one.error, other.error))
+            bound = "‡" if one.is_bound or other.is_bound else ""
             texts.append(f"{one.mean - other.mean:+.3f} ± {student_t(freedom) * error**0.5:.3f}{bound}")
         lines.append([*name, *texts])
     return lines

@@ -18,7 +18,6 @@ from mixerlab.records.names import place_rank
 from mixerlab.records.text import captions_page, escape_markdown
 from mixerlab.sweeps.figures.comparison import comparison
 from mixerlab.sweeps.figures.marks import CHOSEN
-from mixerlab.sweeps.figures.points import interval_of, is_bound
 from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
 from mixerlab.sweeps.report.report import WIDTH, folder_for
 from mixerlab.sweeps.tables.collect import rows_of
@@ -160,9 +159,8 @@ def entry_text(entry: Entry | None) -> str:
     """`0.812 ± 0.003`, with `‡` if that is a lower bound, `*` if settings are missing; `-` without a score."""
     if entry is None or entry.mean is None:
         return "-"
-    spread = ""
-    if (ends := interval_of(entry)) is not None:
-        spread = f" ± {ends[1] - entry.mean:.3f}" + ("‡" if is_bound(entry) else "")
+    half = entry.half_interval
+    spread = "" if half is None else f" ± {half:.3f}" + ("‡" if entry.is_bound else "")
     return f"{entry.mean:.3f}{spread}" + ("" if entry.whole else f"* ({entry.done}/{entry.total})")
 
 
