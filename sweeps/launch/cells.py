@@ -158,7 +158,7 @@ def names_of(cells: Sequence[Cell]) -> dict[Cell, str]:
     names = {}
     for cell in cells:
         own = [each for each in cell.overrides if each not in shared and _key(each) not in _NAMED]
-        own = [each for each in own if each.removeprefix("task.") not in cell.label[2]]  # which the setting says
+        own = [each for each in own if f",{each.removeprefix('task.')}," not in f",{cell.label[2]},"]  # it says these
         names[cell] = ", ".join([" ".join(cell.label), *own])
     return names
 

@@ -56,7 +56,12 @@ def columns_in_order(columns: Iterable[Column]) -> list[Column]:
 
 
 def labels(columns: Iterable[Column]) -> dict[Column, str]:
-    """What each of the columns is called beside the others: `attn, d_model=64`.
+    """What each of the columns is called beside the others: `attn, d_model=64`."""
+    return {column: ", ".join(parts) for column, parts in label_parts(columns).items()}
+
+
+def label_parts(columns: Iterable[Column]) -> dict[Column, list[str]]:
+    """The parts of each label: `attn` and `d_model=64`.
 
     An option that is off (null or false) in most of the columns is named where it is on.
     """
@@ -68,9 +73,7 @@ def labels(columns: Iterable[Column]) -> dict[Column, str]:
         (key, value) for (key, value), n in counts.items() if value in ("null", "false") and 2 * n > by_key[key]
     }
     return {
-        column: ", ".join(
-            [column.mixer, *(f"{short[key]}={value}" for key, value in column.values if (key, value) not in mostly_off)]
-        )
+        column: [column.mixer, *(f"{short[k]}={value}" for k, value in column.values if (k, value) not in mostly_off)]
         for column in columns
     }
 
