@@ -31,9 +31,7 @@ def make(folder: Path, scratch: Path) -> None:
     found.to_csv(folder / "effects.csv", index=False, lineterminator="\n")
     recipes = finalists(rows[rows["study"] == "finalists"])
     over = pd.DataFrame({name: means_of(recipe) for name, recipe in recipes.items()})
-    paper = pd.Series(
-        {(mixer, name.task): mean for (name, mixer), (mean,) in PAPER.numbers.items() if not name.setting}
-    )
+    paper = pd.Series({(mixer, name.task): mean for (name, mixer), mean in PAPER.numbers.items() if not name.setting})
     lines = [[*cell, f"{paper[cell]:.3f}", *(f"{mean:.3f}" for mean in over.loc[cell])] for cell in paper.index]
     text = noted([["mixer", "task", "paper", *recipes], *lines], 2, SCREEN_NOTE) + "\n"
     choices = [(column, rate) for column in CHECKPOINTS for rate in ("setting", "task", "task, for all mixers", "5e-3")]
@@ -79,7 +77,7 @@ def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = 
 
 def distance_text(ours: pd.Series, paper: pd.Series) -> str:
     """RMSE and Spearman's rank correlation."""
-    _, rmse, spearman = distance(*({place: [mean] for place, mean in means.items()} for means in (ours, paper)))
+    _, rmse, spearman = distance(ours.items(), dict(paper))
     return f"{rmse:.3f}, {spearman:.2f}"
 
 

@@ -38,7 +38,9 @@ class Name(NamedTuple):
         return "settings" if self.setting else "means"
 
 
-Numbers = Mapping[tuple[Name, str], list[float]]  # by name and mixer; of ours one for each column of the mixer
+Place = tuple[Name, str]  # and a mixer
+Numbers = Mapping[Place, float]
+Means = Iterable[tuple[Place, float]]  # of ours there may be several of one place, by column
 Series = Mapping[Name, Mapping[Column, Entry]]  # of ours
 
 
@@ -73,7 +75,7 @@ def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
 
 
 def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ...]]) -> Published:
-    numbers: dict[tuple[Name, str], list[float]] = {}
+    numbers: dict[Place, float] = {}
     for kind in ("means", "settings"):
         for mixer, row in table.get(kind, {}).items():
             for text, value in row.items():
@@ -82,7 +84,7 @@ def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ..
                 place = Name(*text.split(" ", 1))
                 if place.kind != kind or (kind == "means" and text not in over):
                     raise ValueError(f"{name}, {mixer}, {text}: this is no name of {kind}")
-                numbers[place, mixer] = [float(value)]
+                numbers[place, mixer] = float(value)
     title, source, recipe, checked = (str(table.get(key, "")) for key in ("title", "source", "recipe", "checked"))
     parts = (("", ", ".join(filter(None, (title, source)))), ("Recipe: ", recipe), ("Checked: ", checked))
     about = " ".join(f"{before}{text}." for before, text in parts if text)
@@ -158,19 +160,15 @@ def _ended(frame: pd.DataFrame, rates: Collection[float]) -> pd.DataFrame:
     return ended[ended["lr"].isin(rates)] if rates else ended
 
 
-def whole(series: Series) -> Numbers:
+def whole(series: Series) -> Means:
     """Our means over all settings of a published one."""
-    found = defaultdict[tuple[Name, str], list[float]](list)
-    for name, row in series.items():
-        for column, entry in row.items():
-            if entry.mean is not None and entry.whole:
-                found[name, column.mixer].append(entry.mean)
-    return found
+    entries = [((name, column.mixer), entry) for name, row in series.items() for column, entry in row.items()]
+    return [(place, entry.mean) for place, entry in entries if entry.mean is not None and entry.whole]
 
 
-def distance(one: Numbers, other: Numbers) -> tuple[int, float | None, float | None]:
+def distance(one: Means, other: Numbers) -> tuple[int, float | None, float | None]:
     """How many numbers two tables share, and over those the RMSE and Spearman's rank correlation."""
-    pairs = [(a, b) for place in one if place in other for a in one[place] for b in other[place]]
+    pairs = [(value, other[place]) for place, value in one if place in other]
     if not pairs:
         return 0, None, None
     both = pd.DataFrame(pairs, columns=["one", "other"])
@@ -179,10 +177,10 @@ def distance(one: Numbers, other: Numbers) -> tuple[int, float | None, float | N
     return len(both), float(rmse), None if pd.isna(spearman) else float(spearman)
 
 
-def ranges(tables: Iterable[Published]) -> dict[tuple[Name, str], tuple[float, float, int]]:
+def ranges(tables: Iterable[Published]) -> dict[Place, tuple[float, float, int]]:
     """The lowest and the highest number of several tables, and how many of them have it, by name and mixer."""
-    values = defaultdict[tuple[Name, str], list[float]](list)
+    values = defaultdict[Place, list[float]](list)
     for table in tables:
-        for place, own in table.numbers.items():
-            values[place] += own
+        for place, value in table.numbers.items():
+            values[place].append(value)
     return {place: (min(own), max(own), len(own)) for place, own in values.items()}

@@ -56,13 +56,13 @@ def test_settings_of_ones_own_are_no_part_of_a_mean(published, tmp_path):
 
 def test_the_distance_of_two_tables():
     one, other = (
-        {(Name(f"t{n}"), "attn"): [v] for n, v in enumerate(values)}
+        {(Name(f"t{n}"), "attn"): v for n, v in enumerate(values)}
         for values in ([0.1, 0.4, 0.2, 0.9], [0.2, 0.3, 0.4, 0.8])
     )
-    count, rmse, spearman = distance(one, other)
+    count, rmse, spearman = distance(one.items(), other)
     assert (count, rmse) == (4, pytest.approx((0.07 / 4) ** 0.5))
     assert spearman == pytest.approx(0.8)  # 1 - 6 sum d^2 / (n (n^2 - 1)), d = 0, 1, 1, 0
-    assert distance(one, {}) == (0, None, None)
+    assert distance(one.items(), {}) == (0, None, None)
 
 
 def test_each_seed_has_its_own_best_rate(tmp_path):
