@@ -13,7 +13,7 @@ from matplotlib.transforms import offset_copy
 
 from mixerlab.records.best import NEAR_PERFECT
 from mixerlab.sweeps.figures import marks
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, text_width
 from mixerlab.sweeps.figures.styles import Style
 from mixerlab.sweeps.tables.columns import Column

@@ -16,7 +16,7 @@ from mixerlab.records.files import Unreadable, read_config, read_metrics, read_r
 from mixerlab.sweeps.figures.axis import short_number
 from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.marks import CHANCE, caption, limit, line_handles, mark_handles
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style
 from mixerlab.sweeps.tables.columns import labels
 

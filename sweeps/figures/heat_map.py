@@ -16,7 +16,7 @@ from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures.by_task import height_beside, label_lines, named_sheet
 from mixerlab.sweeps.figures.difficulty import setting_text
 from mixerlab.sweeps.figures.marks import caption
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import TICK, figure_style, text_width
 from mixerlab.sweeps.figures.styles import short_labels
 

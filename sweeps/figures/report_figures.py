@@ -14,7 +14,7 @@ from mixerlab.sweeps.figures.by_task import by_task
 from mixerlab.sweeps.figures.curves import training_curves
 from mixerlab.sweeps.figures.difficulty import difficulty, harder_set
 from mixerlab.sweeps.figures.heat_map import heat_map
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.swept import learning_rates, score_by_key, score_by_size
 from mixerlab.sweeps.tables.cells import of_columns_with_runs
 from mixerlab.sweeps.tables.columns import keys_of

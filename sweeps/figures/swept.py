@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from mixerlab.records.names import AVERAGE, averaged, natural
 from mixerlab.sweeps.figures.axis import Panel, draw_panels
 from mixerlab.sweeps.figures.marks import CHECKPOINT
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.cells import without_repeats
 from mixerlab.sweeps.tables.columns import Column, keys_of, short_names
