@@ -121,7 +121,10 @@ class Composer:
         applied, without = overrides, dict[str, UnknownKey]()
         while True:
             try:
-                return self._compose(applied), applied, without
+                with_hydra = self.loader.load_sweep_config(self.config, list(applied))
+                cfg = without_hydra(with_hydra)
+                complete(cfg, with_hydra.hydra, self.loader)
+                return cfg, applied, without
             except ConfigCompositionException as error:
                 if (unknown := unknown_key(error)) is None or unknown.key.partition(".")[0] not in CHOICES:
                     raise
@@ -130,12 +133,6 @@ class Composer:
                     raise
                 without |= dict.fromkeys(lacking, unknown)
                 applied = [override for override in applied if override not in without]
-
-    def _compose(self, overrides: list[str]) -> DictConfig:
-        with_hydra = self.loader.load_sweep_config(self.config, list(overrides))
-        cfg = without_hydra(with_hydra)
-        complete(cfg, with_hydra.hydra, self.loader)
-        return cfg
 
     def _cell(self, overrides: list[str], cfg: DictConfig) -> Cell:
         task, config, code = checked(cfg)

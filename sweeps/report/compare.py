@@ -116,11 +116,9 @@ def compare(
 
 
 def _labels(sources: Sequence[str | Path], labels: Sequence[str]) -> Sequence[str]:
-    if not labels and len(sources) == 1:
-        return ["ours"]
-    if not labels:
-        labels = [Path(source).resolve().name.partition(".")[0] for source in sources]
-        labels = labels if len(set(labels)) == len(labels) else list(map(str, sources))
+    names = [Path(source).resolve().name.partition(".")[0] for source in sources]
+    names = names if len(set(names)) == len(names) else list(map(str, sources))
+    labels = labels or (["ours"] if len(sources) == 1 else names)
     if len(labels) != len(sources) or len(set(labels)) < len(labels):
         raise ValueError(f"--labels {' '.join(labels)}: give {len(sources)} different ones, one for each source")
     return labels
