@@ -40,7 +40,6 @@ _STYLE: dict[Any, Any] = {
     "axes.titlesize": PANEL_TITLE,
     "axes.titlepad": 3,
     "axes.labelpad": 2,
-    "axes.labelsize": LABEL,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
@@ -53,7 +52,6 @@ _STYLE: dict[Any, Any] = {
     "ytick.minor.size": 0,
     "xtick.major.pad": 2,
     "ytick.major.pad": 2,
-    "legend.fontsize": LABEL,
     "lines.linewidth": 1.1,
     "pdf.fonttype": 42,  # text stays text
     "svg.fonttype": "none",
