@@ -35,7 +35,6 @@ def copy_report(folder: Path, files: Iterable[str], scratch: Path, source: str =
 
 def copy_files(made: Path, folder: Path, files: Iterable[str]) -> None:
     for file in files:
-        (folder / file).parent.mkdir(exist_ok=True)
         shutil.copyfile(made / file, folder / file)
 
 
@@ -67,8 +66,13 @@ def mean_change(changes: Iterable[float], form: str = "+.3f", usual: int = 0) ->
 
 def difference_of_means(one: Sequence[float], other: Sequence[float]) -> str:
     """The difference of two means over seeds ± half of Welch's interval of 95%."""
-    error, freedom = error_of_sum([(variance(side) / len(side), len(side) - 1) for side in (one, other)])
-    return f"{fmean(one) - fmean(other):+.3f} ± {student_t(freedom) * error**0.5:.3f}"
+    return welch(fmean(one) - fmean(other), *((variance(side) / len(side), len(side) - 1) for side in (one, other)))
+
+
+def welch(difference: float, *errors: tuple[float, float]) -> str:
+    """A difference ± half of Welch's interval, by the squared errors of both sides and their degrees of freedom."""
+    error, freedom = error_of_sum(errors)
+    return f"{difference:+.3f} ± {student_t(freedom) * error**0.5:.3f}"
 
 
 def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float], selection: Selection = "official") -> pd.DataFrame:

@@ -4,14 +4,13 @@ import shutil
 from itertools import combinations
 from pathlib import Path
 
-from makers.common import EARLIER, RECORDS, copy_report, write_in_page
+from makers.common import EARLIER, RECORDS, copy_report, welch, write_in_page
 
 from mixerlab.records.names import AVERAGE
 from mixerlab.records.schema import LABELS
 from mixerlab.sweeps.report.compare import compare, entry_text
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.intervals import error_of_sum, student_t
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import Table, task_table
 from mixerlab.sweeps.tables.writers import rows_csv
@@ -63,10 +62,6 @@ def lead_lines(test: Table) -> list[list[str]]:
     lines = [["task", *(f"{one} less {other}" for one, other in PAIRS)]]
     for name, row in test.rows.items():
         by_mixer = {column.mixer: entry for column, entry in row.items()}
-        texts = []
-        for one, other in ((by_mixer[one], by_mixer[other]) for one, other in PAIRS):
-            error, freedom = error_of_sum((one.error, other.error))
-            bound = "‡" if one.is_bound or other.is_bound else ""
-            texts.append(f"{one.mean - other.mean:+.3f} ± {student_t(freedom) * error**0.5:.3f}{bound}")
-        lines.append([*name, *texts])
+        pairs = ((by_mixer[one], by_mixer[other]) for one, other in PAIRS)
+        lines.append([*name, *(welch(one.mean - other.mean, one.error, other.error) for one, other in pairs)])
     return lines
