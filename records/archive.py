@@ -32,9 +32,7 @@ _MEMBER = re.compile(r"runs/([0-9a-f]{12})/(" + "|".join(map(re.escape, FILES)) 
 def pack(results_dir: str | Path, file: str | Path) -> int:
     """Packs the finished runs of `results_dir` into `file`, which is replaced at once; returns their number.
 
-    Raises:
-        ValueError: no run is finished, or one cannot be read, which is named.
-        OSError: `file` cannot be written; an earlier one is as it was.
+    ValueError if none is finished, or one cannot be read.
     """
     folders = [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if files.is_finished(folder)]
     if not folders:

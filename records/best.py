@@ -43,13 +43,8 @@ def best_trial(
     is higher by luck. Between equals, one with more seeds wins, then the better mean over its own seeds, then one
     inside the grid, then the smaller learning rate.
 
-    Args:
-        rows: of a record, which has one configuration, or of `collect`, whose `config` names it.
-        selection: which score chooses.
-        score: what the runs are judged by.
-
-    Returns:
-        No rows and False if no replica finished.
+    `rows` are of a record, which has one configuration, or of `collect`, whose `config` names it. No rows and False if
+    no replica finished.
     """
     column, sign = chosen_by(selection, score), score.sign
     finished = defaultdict[tuple[str, float], list[Mapping[str, Any]]](list)

@@ -35,11 +35,9 @@ def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
     would let two processes hold two files of one name. After claiming a run, ask whether it is finished: the former
     holder may just have written its record.
 
-    Locks of some network file systems do not hold between hosts: there the record of the last process stays.
-
-    Args:
-        folder: is created if need be.
-        patience: tries again for this many seconds. A sweep claims a run for an instant only to see whether it is free.
+    Locks of some network file systems do not hold between hosts: there the record of the last process stays. The folder
+    is created if need be. With `patience` it tries for so many seconds: a sweep claims a run for an instant to see
+    whether it is free.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -36,13 +36,7 @@ def _hash(texts: tuple[tuple[str, str], ...]) -> str:
 
 
 class _Source:
-    """A module's code without comments and docstrings, and what it imports.
-
-    Attributes:
-        text: the code, as a tree.
-        imports: all of them.
-        bindings: the names that imports bind at the top level.
-    """
+    """A module's code without comments and docstrings, all its imports, and names that they bind at the top level."""
 
     def __init__(self, path: Path, name: str):
         tree = ast.parse(path.read_bytes(), path)

@@ -86,12 +86,7 @@ def forget(folder: Path) -> None:
 
 
 def write_record(folder: str | Path, record: Record) -> None:
-    """Writes `record.json`, with digests of its rows and of `metrics.csv`, whole or not at all.
-
-    Raises:
-        ValueError: a score that cannot be (nothing is written).
-        OSError: the disk is full, or the folder cannot be written.
-    """
+    """Writes `record.json`, with digests of its rows and of `metrics.csv`; ValueError for a score that cannot be."""
     check_results(record)
     folder = Path(folder)
     digests = {"rows": rows_digest(record)}

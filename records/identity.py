@@ -55,10 +55,7 @@ def run_id(config: Mapping[str, Any]) -> str:
 
     Numbers count by value (`1` is `1.0`, `1e-3` is `0.001`), and a single learning rate or seed is a list of one. A key
     whose value is null or false counts as absent, so that a later version may add it. A dataset that is read from
-    files counts by its content.
-
-    Raises:
-        ValueError: a value that is no number, string, bool, null, list or mapping, or is not finite.
+    files counts by its content. ValueError for what is no number, string, bool, null, list or mapping, or not finite.
     """
     flat = present(flatten(config))
     canonical = {key: canonical_value(value, key) for key, value in flat.items() if not is_volatile(key)}

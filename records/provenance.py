@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -53,9 +54,7 @@ def provenance(
 ) -> dict:
     """The `provenance` of a record that is written now; what is `measured` stands in place of `_UNKNOWN`.
 
-    Args:
-        started_at: when the process that ended the run began it, with a time zone.
-        command: of this run alone, if a sweep trained it; None: what was typed trained it.
+    The process that ended the run began it at `started_at`. `command` is None if what was typed trained it alone.
     """
     known = _UNKNOWN | measured
     return known | {
@@ -72,10 +71,8 @@ def versions() -> dict[str, str]:
     """The versions of Python and of the installed packages that a result depends on."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -83,9 +80,8 @@ def versions() -> dict[str, str]:
 def git_state(*projects: Path) -> dict[str, Any]:
     """The commit of the checkout that this code is in, and whether it has changes since; None of an installed copy.
 
-    Args:
-        projects: the user's own folders of mixers and tasks, whose commits are told as well, as `project`, `project_2`
-            and so on. Of files there that git does not track only those of Python are changes: results may lie there.
+    Those of `projects`, the user's own folders, are told as well, as `project`, `project_2` and so on. Of files there
+    that git does not track only those of Python are changes: results may lie there.
     """
     code = Path(__file__)
     state = _commit(code.parent, code.name, ":/")  # not of another repository, in which a copy is installed

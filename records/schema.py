@@ -13,14 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from mixerlab.records.identity import (
-    DATA_DIGEST,
-    DATA_PATHS,
-    REPLICATED,
-    hyperparameters,
-    replicas_of,
-    run_id,
-)
+from mixerlab.records.identity import DATA_DIGEST, DATA_PATHS, REPLICATED, hyperparameters, replicas_of, run_id
 
 # The columns that say which replica a row is, with their types.
 LABELS = {
@@ -45,9 +38,7 @@ GROUPS = ("mixer", "task", "model", "optimizer", "schedule", "trainer")  # of a 
 class Score:
     """What a run is judged by: a task says it (`tasks.base.Task.score`), and all that compares scores follows it.
 
-    Attributes:
-        name: of its columns, such as `test_bits_per_byte`: words of `a-z`, `0-9` and `_`.
-        higher_is_better: which way is up.
+    `name` is of its columns, such as `test_bits_per_byte`: words of `a-z`, `0-9` and `_`.
     """
 
     name: str = "accuracy"
@@ -101,11 +92,8 @@ class Record:
     """What is written of a run when it has ended.
 
     Attributes:
-        run_id: of the config.
         status: `finished` or `failed`; that of a row may be `diverged` too.
-        error: why it failed; None if it did not.
         rows: a dict for each replica: `LABELS`, `hparams` (all other keys of the config, dotted), `result_columns`.
-        score: what it is judged by.
         provenance: what may differ when the same run is repeated: times, device, versions, commit.
     """
 

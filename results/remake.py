@@ -11,7 +11,8 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-MAKERS = sorted(path.stem for path in Path(__file__).parent.glob("makers/*.py") if path.stem != "common")
+RESULTS = Path(__file__).resolve().parent
+MAKERS = sorted(path.stem for path in RESULTS.glob("makers/*.py") if path.stem != "common")
 
 
 def main() -> None:
@@ -19,7 +20,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *MAKERS], help=f"of {', '.join(MAKERS)}")
     for name in parser.parse_args().names or MAKERS:
         with tempfile.TemporaryDirectory() as scratch:
-            import_module(f"makers.{name}").make(Path(scratch))
+            import_module(f"makers.{name}").make(RESULTS / name, Path(scratch))
         print(f"results/{name}", flush=True)
 
 

@@ -2,15 +2,19 @@
 
 import csv
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from command_line import TINY, records, run_py
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 import mixerlab.sweeps.launch.search as search_module
 from mixerlab.records.best import ended_at_best_rate, score_of
+from mixerlab.records.files import RECORD_FILE, run_folder
 from mixerlab.records.schema import Record, Score
+from mixerlab.sweeps.launch.cells import Cell
 from mixerlab.sweeps.launch.search import Search, Tried, distribution
 
 SEARCH = ("-m", "hydra/sweeper=optuna", "mixer=attn", "task=icr", *TINY, "trainer.epochs=2")
@@ -114,6 +118,23 @@ def test_a_diverged_replica_has_the_worst_score_in_a_search(monkeypatch, tmp_pat
     assert search.outcome(tmp_path) == (pytest.approx(expected[0]), expected[1])
     worse, better = (search._merit(Tried(None, {}, score=one)) for one in (0.3, 0.7))
     assert (worse < better) == score.higher_is_better
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_force_trains_a_damaged_run_again(tmp_path, force):
+    """As in a grid; without it the record stays as it is."""
+    cell = Cell([], OmegaConf.create(), {}, {}, folder=run_folder(tmp_path, 12 * "0"), cost=1.0)
+    cell.folder.mkdir(parents=True)
+    (cell.folder / RECORD_FILE).write_text("{")
+    trained, one = [], Tried(None, {})
+
+    def train(cells):
+        trained.extend(cells)
+        return dict.fromkeys(cells, "no matter")
+
+    composer, config = SimpleNamespace(cell=lambda overrides: cell), SimpleNamespace(force=force)
+    Search(SimpleNamespace(composer=composer, config=config, train=train), []).train([one])
+    assert trained == [cell] * force and one.error.endswith("no matter") == force
 
 
 def read_trials(results_dir):

@@ -7,15 +7,14 @@ import pandas as pd
 from makers import common
 
 from mixerlab.records.names import is_challenge
-from mixerlab.sweeps.tables.collect import rows_of
 
 Place = tuple[str, str]
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     """Only cells that were run with AdamW count, and seeds that both mixers have."""
-    common.copy_report("adamw", ["official/settings.md", "official/solved.md"], scratch)
-    adamw, challenge = (rows_of(common.folder_of(name) / common.RECORDS) for name in ("adamw", "challenge"))
+    common.copy_report(folder, ["official/settings.md", "official/solved.md"], scratch)
+    adamw, challenge = (common.rows_in(name, common.RECORDS) for name in ("adamw", "challenge"))
     muon = pd.concat([common.rows_in("table", common.EARLIER), challenge], ignore_index=True)
     recipes = {}
     for optimizer, rows, rates in (("AdamW", adamw, common.ADAMW_RATES), ("Muon", muon, common.RATES)):
@@ -23,9 +22,9 @@ def make(scratch: Path) -> None:
         recipes[optimizer] = seeds.groupby(["task", "setting", "seed"]).filter(lambda both: len(both) == 2)
     cells, others = (seeds.index.droplevel(["mixer", "seed"]) for seeds in recipes.values())
     recipes["Muon"] = recipes["Muon"][others.isin(cells)]
-    (common.folder_of("adamw") / "beside_muon.md").write_text(common.recipe_table(recipes))
-    common.write_in_page(common.folder_of("adamw"), "gains", gains_lines(recipes), 1)
-    common.write_in_page(common.folder_of("adamw"), "learned", learned_lines(recipes), 1)
+    (folder / "beside_muon.md").write_text(common.recipe_table(recipes))
+    common.write_in_page(folder, "gains", gains_lines(recipes), 1)
+    common.write_in_page(folder, "learned", learned_lines(recipes), 1)
 
 
 def kinds_of(places: Iterable[Place]) -> dict[str, list[Place]]:

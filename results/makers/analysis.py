@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 import pandas as pd
-from makers.common import copy_files, folder_of, noted
+from makers.common import copy_files, noted
 
 from mixerlab.analyse import write as write_analysis
 from mixerlab.records.names import TASKS, in_order
@@ -76,9 +76,8 @@ def claims() -> Iterator[Claim]:
     yield "annealed weight decay (gamma = 2) keeps the norm of W_R", 1, annealed, Measured("parallax", MUON, "norm W_R")
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     """The figures and tables of `mixerlab analyse` from its rows, and the paper's claims; not the score maps."""
-    folder = folder_of("analysis")
     frames = {
         path.name.partition(".")[0]: pd.read_csv(path, dtype={"variant": str}).fillna({"variant": ""})
         for path in sorted(folder.glob("*.csv.xz"))

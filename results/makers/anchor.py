@@ -16,8 +16,7 @@ BESIDE = {"attn, 16 heads": TABLES.keys(), "attn, 2 heads": TABLES.keys(), "mamb
 TASKS = ("icr", "ncr", "mem")
 
 
-def make(scratch: Path) -> None:
-    folder = common.folder_of("anchor")
+def make(folder: Path, scratch: Path) -> None:
     rows = common.rows_in("anchor")
     rows["mixer"] += rows["mixer.num_heads"].map(", {:.0f} heads".format, na_action="ignore").fillna("")
     madlab = rows[rows["schedule"] == "constant"]
@@ -40,7 +39,7 @@ def means_lines(accuracy: pd.Series) -> list[list[str]]:
         columns[mixer] = [f"{means[cell]:.3f} ({'/'.join(map(str, reached.loc[cell]))})" for cell in cells] + [""]
         for key in beside:
             numbers = read_published()[key].numbers
-            theirs = [numbers[Name(task), mixer.partition(",")[0]][0] for task in TASKS]
+            theirs = [numbers[Name(task), mixer.partition(",")[0]] for task in TASKS]
             changes = [means[cell] - number for cell, number in zip(cells, theirs, strict=True)]
             rmse = (sum(change**2 for change in changes) / len(changes)) ** 0.5
             columns[f"{mixer} less {TABLES[key]}"] = [*(f"{change:+.3f}" for change in changes), f"{rmse:.3f}"]
@@ -60,6 +59,6 @@ def mesanet_lines(rows: pd.DataFrame) -> list[list[str]]:
     best = rows.groupby(["mixer", rows["embedding"] + above, "setting"])["official_accuracy"].max()
     means = best.groupby(level=[0, 1]).mean().unstack()
     published = read_published()["mesanet"].numbers
-    means.insert(0, "MesaNet paper", [published[Name("mem"), name.partition(",")[0]][0] for name in means.index])
+    means.insert(0, "MesaNet paper", [published[Name("mem"), name.partition(",")[0]] for name in means.index])
     lines = [[mixer, *("" if np.isnan(mean) else f"{mean:.3f}" for mean in own)] for mixer, own in means.iterrows()]
     return [["mixer", *means], *lines]

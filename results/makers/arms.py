@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from makers.common import folder_of, mean_change, rows_in, write_in_page
+from makers.common import mean_change, rows_in, write_in_page
 
 from mixerlab.records.best import Selection
 from mixerlab.records.names import TASKS, is_challenge, place_rank
@@ -15,11 +15,11 @@ AUTHORS = (False, True)  # of ARM
 LONG = ("seq_len-512", "seq_len-1024")
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     """Parallax's four arms, over the settings that all have, and what each of the two choices changes."""
     rows = rows_in("arms")
     rows = rows[~rows["task"].map(is_challenge)]
-    write_in_page(folder_of("arms"), "layers", layers_lines(rows_in("arms", "layers.csv.xz")), 2)
+    write_in_page(folder, "layers", layers_lines(rows_in("arms", "layers.csv.xz")), 2)
     long = rows["setting"].isin(LONG)
     rows["group"] = rows["task"].where(~long, rows["task"] + ", " + rows["setting"])
     best = at_best_rate(rows, [*ARM, "task", "setting"], "clean")
@@ -33,14 +33,14 @@ def make(scratch: Path) -> None:
         lines.append([task, *(f"{mean:.3f}" for mean in accuracies.mean()), *effects])
     names = [f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated" for zero, rotated in seeds]
     header = ["task", *names, "effect of W_R zero", "effect of rotating rho"]
-    write_in_page(folder_of("arms"), "arms", [header, *lines], 1)
-    write_in_page(folder_of("arms"), "means", means_lines(rows), 2)
+    write_in_page(folder, "arms", [header, *lines], 1)
+    write_in_page(folder, "means", means_lines(rows), 2)
     learned = rows.assign(learned=np.isfinite(rows["steps_to_90"])).groupby(["task", "setting"])
     counts = learned.filter(lambda own: 0 < own["learned"].sum() < len(own))
     counts = counts.groupby(["task", "setting", *ARM])["learned"].sum().unstack(ARM)
     counts = counts.loc[sorted(counts.index, key=place_rank)]
     shares = [[*cell, *(str(int(count)) for count in row)] for cell, row in counts.iterrows()]
-    write_in_page(folder_of("arms"), "learned", [["task", "setting", *names], *shares], 2)
+    write_in_page(folder, "learned", [["task", "setting", *names], *shares], 2)
 
 
 def effect(accuracies: pd.DataFrame, choice: str) -> pd.Series:

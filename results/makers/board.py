@@ -20,10 +20,9 @@ Mean validation accuracy over the three mixers and both tasks at the checkpoint 
 seed; what diverged counts as 0. Bold: the best rate and the better of its neighbours, which the board has."""
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     """Mixers by optimizers, what Parallax gains over attention with each, and the search for the rates."""
-    folder = common.folder_of("board")
-    common.copy_report("board", ["official/solved.md"], scratch, "rows.csv")
+    common.copy_report(folder, ["official/solved.md"], scratch, "rows.csv")
     rows = rows_of(folder / "rows.csv")
     seeds = {name: common.best_of_seeds(own, sorted(own["lr"].unique())) for name, own in rows.groupby("optimizer")}
     (folder / "accuracy.md").write_text(common.recipe_table(seeds))

@@ -5,31 +5,19 @@ from math import comb
 from pathlib import Path
 
 import pandas as pd
-from makers.common import (
-    PAPER,
-    RATES,
-    RECORDS,
-    best_of_seeds,
-    copy_report,
-    folder_of,
-    recipe_table,
-    rows_in,
-    write_in_page,
-)
+from makers.common import PAPER, RATES, RECORDS, best_of_seeds, copy_report, recipe_table, rows_in, write_in_page
 
 from mixerlab.records.names import is_challenge
 from mixerlab.sweeps.report.compare import compare
-from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.swept import spread_out
 
 
-def make(scratch: Path) -> None:
-    folder = folder_of("challenge")
-    copy_report("challenge", ["official/challenge.md", "official/solved.md"], scratch)
+def make(folder: Path, scratch: Path) -> None:
+    copy_report(folder, ["official/challenge.md", "official/solved.md"], scratch)
     compare([folder / RECORDS], scratch / "beside", {"parallax": PAPER})
     for made, kept in (("settings.png", "beside_the_paper.png"), ("published.md", "beside_the_paper.md")):
         shutil.copyfile(scratch / "beside" / made, folder / "official" / kept)
-    default, others = rows_of(folder / RECORDS), rows_of(folder / "recipes.tar.xz")
+    default, others = (rows_in("challenge", file) for file in (RECORDS, "recipes.tar.xz"))
     both = pd.concat([default.assign(origin="default"), others.assign(origin="recipes")], ignore_index=True)
     both = spread_out(both[both["task"].isin(others["task"])])
     usual = {column.mixer: set(column.values) for column in both.loc[both["origin"] == "default", "column"].unique()}

@@ -10,12 +10,12 @@ from statistics import fmean, variance
 import numpy as np
 import pandas as pd
 
-from mixerlab.records.best import NEAR_PERFECT, Selection
+from mixerlab.records.best import Selection
 from mixerlab.records.names import MIXERS, in_order, place_rank
 from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables import published
-from mixerlab.sweeps.tables.cells import at_best_rate
-from mixerlab.sweeps.tables.intervals import error_of_sum, half_width, student_t
+from mixerlab.sweeps.tables.collect import rows_of
+from mixerlab.sweeps.tables.intervals import error_of_sum, mean_text, student_t
 from mixerlab.sweeps.tables.writers import aligned
 
 RESULTS = Path(__file__).resolve().parents[1]
@@ -27,23 +27,21 @@ CELL = ["mixer", "task", "setting"]
 ADAMW_RATES = (3e-4, 1e-3, 3e-3)
 
 
-def folder_of(name: str) -> Path:
-    return RESULTS / name
-
-
-def copy_report(name: str, files: Iterable[str], scratch: Path, source: str = RECORDS) -> None:
-    """These files of a report on the `source` (archive or rows) in results/NAME."""
-    copy_files(report(folder_of(name) / source, scratch / name).folder, folder_of(name), files)
+def copy_report(folder: Path, files: Iterable[str], scratch: Path, source: str = RECORDS) -> None:
+    """These files of a report on the `source` (archive or rows) in a folder of results/."""
+    report([folder / source], scratch / "report")
+    copy_files(scratch / "report", folder, files)
 
 
 def copy_files(made: Path, folder: Path, files: Iterable[str]) -> None:
     for file in files:
-        (folder / file).parent.mkdir(exist_ok=True)
         shutil.copyfile(made / file, folder / file)
 
 
 def rows_in(name: str, file: str = "rows.csv.xz") -> pd.DataFrame:
-    return pd.read_csv(folder_of(name) / file, low_memory=False)
+    """The rows of results/NAME, of its records or of a file of them."""
+    path = RESULTS / name / file
+    return rows_of(path) if file.endswith(".tar.xz") else pd.read_csv(path, low_memory=False)
 
 
 def noted(lines: Sequence[Sequence[str]], left: int, note: str) -> str:
@@ -63,17 +61,18 @@ def write_in_page(folder: Path, name: str, lines: Sequence[Sequence[str]], left:
 def mean_change(changes: Iterable[float], form: str = "+.3f", usual: int = 0) -> str:
     """The mean ± half of Student's 95% interval, if several; how many, if that is not `usual`; nothing of none."""
     own = list(changes)
-    if not own:
-        return ""
-    spread = f" ± {half_width(own):{form.lstrip('+')}}" if len(own) > 1 else ""
-    count = f" ({len(own)})" if usual and len(own) != usual else ""
-    return f"{fmean(own):{form}}{spread}{count}"
+    return mean_text(own, form) + (f" ({len(own)})" if own and usual and len(own) != usual else "")
 
 
 def difference_of_means(one: Sequence[float], other: Sequence[float]) -> str:
     """The difference of two means over seeds ± half of Welch's interval of 95%."""
-    error, freedom = error_of_sum([(variance(side) / len(side), len(side) - 1) for side in (one, other)])
-    return f"{fmean(one) - fmean(other):+.3f} ± {student_t(freedom) * error**0.5:.3f}"
+    return welch(fmean(one) - fmean(other), *((variance(side) / len(side), len(side) - 1) for side in (one, other)))
+
+
+def welch(difference: float, *errors: tuple[float, float]) -> str:
+    """A difference ± half of Welch's interval, by the squared errors of both sides and their degrees of freedom."""
+    error, freedom = error_of_sum(errors)
+    return f"{difference:+.3f} ± {student_t(freedom) * error**0.5:.3f}"
 
 
 def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float], selection: Selection = "official") -> pd.DataFrame:
@@ -86,14 +85,6 @@ def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float], selection: Selecti
 def gain_of(seeds: pd.DataFrame, mixer: str = "parallax") -> pd.Series:
     """The accuracy of a mixer less attention's, of `best_of_seeds`."""
     return seeds["accuracy"].xs(mixer) - seeds["accuracy"].xs("attn")
-
-
-def chosen_rates(rows: pd.DataFrame, by: Sequence[str], selection: Selection) -> list[str]:
-    """How many groups of rows alike in `by` have less than 0.98 at their best rate, and how many of them at each."""
-    best = at_best_rate(rows, by, selection).groupby([*by, "lr"])[f"{selection}_accuracy"].mean()
-    below = best[best < NEAR_PERFECT]
-    counts = below.groupby("lr").size().reindex(sorted(rows["lr"].unique()), fill_value=0)
-    return [str(len(below)), ", ".join(f"{rate:g}: {count}" for rate, count in counts.items())]
 
 
 def recipe_table(recipes: Mapping[str, pd.DataFrame]) -> str:

@@ -1,13 +1,10 @@
 """State tracking, MQAR and longer tests."""
 
 from pathlib import Path
-from statistics import fmean
 
-from makers.common import RECORDS, copy_report, folder_of, noted
+from makers.common import RECORDS, copy_report, mean_change, noted, rows_in
 
 from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.intervals import half_width
 from mixerlab.sweeps.tables.swept import spread_out
 
 FRONTIER_NOTE = (
@@ -16,16 +13,15 @@ FRONTIER_NOTE = (
 )
 
 
-def make(scratch: Path) -> None:
-    files = [f"{rule}/{file}" for rule in ("official", "clean") for file in ("settings.md", "difficulty.png")]
-    copy_report("frontier", files, scratch)
-    rows = rows_of(folder_of("frontier") / RECORDS)
+def make(folder: Path, scratch: Path) -> None:
+    copy_report(folder, ["clean/settings.md", "clean/difficulty.png"], scratch)
+    rows = rows_in("frontier", RECORDS)
     by_replica = rows.set_index(["run_id", "replica"])
     lines = []
     for cell in best_per_cell(spread_out(rows), "clean").itertuples():
         if cell.n:
             scores = list(by_replica.loc[list(cell.replicas), "clean_token_accuracy"])
-            entry = f"{fmean(scores):.3f} ± {half_width(scores):.3f}"
+            entry = mean_change(scores, ".3f")
             lines.append([cell.task, cell.setting, cell.mixer, entry, f"{min(scores):.3f}", f"{cell.lr:g}"])
     header = ["task", "setting", "mixer", "token accuracy", "worst seed", "learning rate"]
-    (folder_of("frontier") / "clean" / "token_accuracy.md").write_text(noted([header, *lines], 3, FRONTIER_NOTE))
+    (folder / "clean" / "token_accuracy.md").write_text(noted([header, *lines], 3, FRONTIER_NOTE))

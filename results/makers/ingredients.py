@@ -17,7 +17,6 @@ from mixerlab.records.names import MIXERS, TASKS, in_order
 from mixerlab.sweeps.figures.by_task import named_sheet
 from mixerlab.sweeps.figures.comparison import BAND
 from mixerlab.sweeps.figures.sheet import figure_style, save
-from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.intervals import half_width
 from mixerlab.sweeps.tables.published import ranges, read_published
 
@@ -25,7 +24,7 @@ EFFECT: dict = {"color": "#0072B2", "markersize": 3.5, "ecolor": "0.15", "elinew
 LIMIT = 0.4  # of the axis
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     tasks = [task for task in TASKS if task in common.PAPER.over]
     lines, found = [], {}
     for (name, former), change in ingredient_changes().items():
@@ -46,8 +45,8 @@ def make(scratch: Path) -> None:
     header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds", "interval over"]
     spread = published_spread()
     lines.append(["half the published range", "", *(f"{spread[task]:.3f}" for task in tasks), "", "", "", ""])
-    common.write_in_page(common.folder_of("ingredients"), "effects", [header, *lines], 2)
-    save(effects_figure(found, spread, tasks), common.folder_of("ingredients") / "effects")
+    common.write_in_page(folder, "effects", [header, *lines], 2)
+    save(effects_figure(found, spread, tasks), folder / "effects")
 
 
 def published_spread() -> dict[str, float]:
@@ -103,7 +102,7 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     arms = common.rows_in("arms")
     arms = arms[~arms["setting"].isin(LONG)]  # which have fewer seeds
     zero_and_rotated = {key: common.at_best(rows) for key, rows in arms.groupby(ARM)}
-    adamw = common.at_best(rows_of(common.folder_of("adamw") / common.RECORDS), common.ADAMW_RATES)
+    adamw = common.at_best(common.rows_in("adamw", common.RECORDS), common.ADAMW_RATES)
     by_validation = common.at_best(table, selection="clean")
     last_epoch = common.at_best(table.assign(official_accuracy=table["test_accuracy"]))
     today = common.at_best(common.rows_in("table", "rows.csv"), MUON_RATES)

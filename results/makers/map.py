@@ -38,33 +38,24 @@ QUESTIONS = {
 }
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     rows = map_rows()
     # Settings that one optimizer only has are of the prediction.
     rows = rows[rows.groupby(["task", "setting"])["optimizer"].transform("nunique") == len(OPTIMIZERS)]
     seeds = {
-        name: common.best_of_seeds(own, rates, "clean")
+        name: common.best_of_seeds(rows[rows["optimizer"] == key], rates, "clean")
         for key, (name, rates, _) in OPTIMIZERS.items()
-        if len(own := rows[rows["optimizer"] == key])
     }
     accuracies = {name: own["accuracy"] for name, own in seeds.items()}
-    folder = common.folder_of("map")
     (folder / "accuracy.md").write_text(common.recipe_table(seeds))
     lines = [["what helps?", "first", "second", *seeds, "Muon less AdamW"]]
     for question, pairs in QUESTIONS.items():
         for first, second in pairs:
             found = [gains(own, first, second) for own in accuracies.values()]
-            if sides := [own for own, count in found if count]:
-                texts = [f"{common.mean_change(own)} ({count})" if count else "" for own, count in found]
-                told = common.difference_of_means(*sides) if len(sides) == 2 else ""
-                lines.append([question, first, second, *texts, told])
+            texts = [f"{common.mean_change(own)} ({count})" for own, count in found]
+            lines.append([question, first, second, *texts, common.difference_of_means(*(own for own, _ in found))])
     common.write_in_page(folder, "questions", lines, 3)
     (folder / "differences.md").write_text(differences_table(accuracies))
-    lines = [["optimizer", "cells and seeds below 0.98", "best at"]]
-    for key, (name, rates, _) in OPTIMIZERS.items():
-        own = rows[(rows["optimizer"] == key) & rows["lr"].isin(rates)]
-        lines.append([name, *common.chosen_rates(own, [*common.CELL, "seed"], "clean")])
-    common.write_in_page(folder, "rates", lines, 1)
     save(map_figure(accuracies), folder / "map")
 
 
@@ -79,9 +70,9 @@ def map_rows() -> pd.DataFrame:
 
 def gains(accuracy: pd.Series, first: str, second: str) -> tuple[list[float], int]:
     """By seed, the mean over the settings of which both mechanisms have all seeds; and how many settings."""
-    by_mixer = accuracy.unstack("mixer").reindex(columns=[first, second])
+    by_mixer = accuracy.unstack("mixer")
     change = (by_mixer[first] - by_mixer[second]).unstack("seed").dropna()
-    return list(change.mean()) if len(change) else [], len(change)
+    return list(change.mean()), len(change)
 
 
 def differences_table(accuracies: Mapping[str, pd.Series]) -> str:
@@ -113,9 +104,8 @@ def map_figure(accuracies: Mapping[str, pd.Series]) -> Figure:
                         at = y + 0.15 - 0.3 * number
                         panel.plot([low, high], [at, at], color=colours[name], linewidth=0.8)
                         panel.plot(mean, at, "o", color=colours[name], markersize=3)
-            if mixer not in found.index.unique("mixer"):
-                told = "not run" if mixer else "nothing is left"
-                panel.text(0.5, 0.5, told, ha="center", transform=panel.transAxes)
+            if not mixer:
+                panel.text(0.5, 0.5, "nothing is left", ha="center", transform=panel.transAxes)
             panel.set(
                 xlim=(-0.03, 1.03),
                 ylim=(-0.5, len(cells) - 0.5),

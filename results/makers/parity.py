@@ -3,17 +3,14 @@
 from pathlib import Path
 
 import pandas as pd
-from makers.common import CELL, RECORDS, difference_of_means, folder_of, noted, rows_in
-
-from mixerlab.sweeps.tables.collect import rows_of
+from makers.common import CELL, RECORDS, difference_of_means, noted, rows_in
 
 PARITY_KEY = [*CELL, "lr", "weight_decay", "seed"]
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     """Joins our runs with mad-lab's, `theirs.csv`."""
-    folder = folder_of("parity")
-    ours = rows_of(folder / RECORDS)
+    ours = rows_in("parity", RECORDS)
     ours = ours[ours["status"] == "finished"].rename(
         columns={"official_accuracy": "ours", "official_epoch": "our_epoch"}
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from makers.common import RECORDS, best_of_seeds, folder_of, write_in_page
+from makers.common import RECORDS, best_of_seeds, rows_in, write_in_page
 from makers.map import BARE, MUON_RATES, NEGATIVE, map_rows
 from makers.text import BITS, at_better_rate, plain_runs
 from matplotlib.figure import Figure
@@ -16,18 +16,17 @@ from matplotlib.figure import Figure
 from mixerlab.records.names import place_rank
 from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
-from mixerlab.sweeps.tables.collect import rows_of
 
 DRAWS = 2000
 UNIFORM = ("value_average", "linear", "affine_linear")
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     rows = map_rows()
     # The language models have no negative eigenvalues, and MesaNet as it is.
     other = rows["mixer"].str.endswith((BARE, NEGATIVE))
     accuracy = best_of_seeds(rows[(rows["optimizer"] == "muon") & ~other], MUON_RATES, "clean")["accuracy"]
-    models = plain_runs(rows_of(folder_of("text") / RECORDS))
+    models = plain_runs(rows_in("text", RECORDS))
     models = at_better_rate(models[models["optimizer"] == "muon"])
     bits = {mixer: own.to_numpy() for mixer, own in models.groupby("mixer")[BITS]}
     cells = accuracy.unstack(["task", "setting"])  # a line for each mixer and seed
@@ -41,7 +40,6 @@ def make(scratch: Path) -> None:
     for name, score in scores.items():
         sides = [([score.xs(one).to_numpy() for one in of], [bits[one] for one in of]) for of in (mixers, strong)]
         lines.append([name, *(correlation(*side) for side in sides)])
-    folder = folder_of("prediction")
     write_in_page(folder, "correlations", lines, 1)
     means = scores["mean of the baselines"].groupby("mixer").mean()
     found = pd.DataFrame({"accuracy": means, "bits": pd.Series({mixer: bits[mixer].mean() for mixer in mixers})})

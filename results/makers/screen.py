@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
-from makers.common import CELL, EARLIER, PAPER, at_rate_of_task, folder_of, mean_over_settings, noted, rows_in
+from makers.common import CELL, EARLIER, PAPER, at_rate_of_task, mean_over_settings, noted, rows_in
 
 from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.published import distance
@@ -23,18 +23,15 @@ best of three rates. Where a recipe was not run, the draft's runs stand in. Belo
 Spearman's rank correlation."""
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     """How far each recipe is from the paper's means, and the main effects of the factorial."""
     rows = rows_in("screen")
     rows = rows[rows["status"] == "finished"]
-    effects(rows[rows["study"] == "factorial"]).round(4).to_csv(
-        folder_of("screen") / "effects.csv", index=False, lineterminator="\n"
-    )
+    found = effects(rows[rows["study"] == "factorial"]).round(4)
+    found.to_csv(folder / "effects.csv", index=False, lineterminator="\n")
     recipes = finalists(rows[rows["study"] == "finalists"])
     over = pd.DataFrame({name: means_of(recipe) for name, recipe in recipes.items()})
-    paper = pd.Series(
-        {(mixer, name.task): mean for (name, mixer), (mean,) in PAPER.numbers.items() if not name.setting}
-    )
+    paper = pd.Series({(mixer, name.task): mean for (name, mixer), mean in PAPER.numbers.items() if not name.setting})
     lines = [[*cell, f"{paper[cell]:.3f}", *(f"{mean:.3f}" for mean in over.loc[cell])] for cell in paper.index]
     text = noted([["mixer", "task", "paper", *recipes], *lines], 2, SCREEN_NOTE) + "\n"
     choices = [(column, rate) for column in CHECKPOINTS for rate in ("setting", "task", "task, for all mixers", "5e-3")]
@@ -44,7 +41,7 @@ def make(scratch: Path) -> None:
         for column, rate in choices
     ]
     text += aligned([["checkpoint", "rate", *recipes], *lines], 2) + "\n"
-    (folder_of("screen") / "recipes.md").write_text(text)
+    (folder / "recipes.md").write_text(text)
 
 
 def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -80,7 +77,7 @@ def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = 
 
 def distance_text(ours: pd.Series, paper: pd.Series) -> str:
     """RMSE and Spearman's rank correlation."""
-    _, rmse, spearman = distance(*({place: [mean] for place, mean in means.items()} for means in (ours, paper)))
+    _, rmse, spearman = distance(ours.items(), dict(paper))
     return f"{rmse:.3f}, {spearman:.2f}"
 
 

@@ -4,15 +4,13 @@ import shutil
 from itertools import combinations
 from pathlib import Path
 
-from makers.common import CELL, EARLIER, RECORDS, chosen_rates, copy_report, folder_of, write_in_page
+from makers.common import EARLIER, RECORDS, copy_report, welch, write_in_page
 
 from mixerlab.records.names import AVERAGE
 from mixerlab.records.schema import LABELS
-from mixerlab.sweeps.figures.points import error_of, is_bound
 from mixerlab.sweeps.report.compare import compare, entry_text
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.intervals import error_of_sum, student_t
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import Table, task_table
 from mixerlab.sweeps.tables.writers import rows_csv
@@ -29,20 +27,18 @@ RECURRENT = ("gdn", "mamba", "mesa")
 PAIRS = [*(("parallax", other) for other in ("attn", *RECURRENT)), *combinations(RECURRENT, 2)]
 
 
-def make(scratch: Path) -> None:
-    folder = folder_of("table")
+def make(folder: Path, scratch: Path) -> None:
     rows = rows_of(folder / RECORDS)[COLUMNS].sort_values("run_id", kind="stable")
     (folder / "rows.csv").write_text(rows_csv(rows.assign(git_commit=rows["git_commit"].str[:7])))
     files = ["official/solved.md", *(f"official/{name}.png" for name in ("accuracy", "difficulty", "learning_rates"))]
     files += [f"{selection}/{name}.md" for selection in ("official", "clean") for name in ("accuracy", "settings")]
-    copy_report("table", files, scratch)
+    copy_report(folder, files, scratch)
     frame = spread_out(rows)
     test, validation = (task_table(best_per_cell(frame, selection)) for selection in ("official", "clean"))
     earlier = task_table(best_per_cell(spread_out(rows_of(folder / EARLIER))))
     write_in_page(folder, "means", means_lines(test, validation, earlier), 1)
     write_in_page(folder, "lead", lead_lines(test), 1)
-    write_in_page(folder, "rates", [["cells below 0.98", "best at"], chosen_rates(rows, CELL, "official")], 0)
-    sources, labels = [scratch / "table" / "rows.csv", folder / EARLIER], ["default rates", "the paper's rates"]
+    sources, labels = [scratch / "report" / "rows.csv", folder / EARLIER], ["default rates", "the paper's rates"]
     compare(sources, scratch / "beside", labels=labels, rules=("official", "last"))
     shutil.copyfile(scratch / "beside" / "published.md", folder / "beside_published.md")
     shutil.copyfile(scratch / "beside" / "means.png", folder / "beside_published.png")
@@ -66,10 +62,6 @@ def lead_lines(test: Table) -> list[list[str]]:
     lines = [["task", *(f"{one} less {other}" for one, other in PAIRS)]]
     for name, row in test.rows.items():
         by_mixer = {column.mixer: entry for column, entry in row.items()}
-        texts = []
-        for one, other in ((by_mixer[one], by_mixer[other]) for one, other in PAIRS):
-            error, freedom = error_of_sum(map(error_of, (one, other)))
-            bound = "‡" if is_bound(one) or is_bound(other) else ""
-            texts.append(f"{one.mean - other.mean:+.3f} ± {student_t(freedom) * error**0.5:.3f}{bound}")
-        lines.append([*name, *texts])
+        pairs = ((by_mixer[one], by_mixer[other]) for one, other in PAIRS)
+        lines.append([*name, *(welch(one.mean - other.mean, one.error, other.error) for one, other in pairs)])
     return lines

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 from makers.analysis import claims_of_paper
-from makers.common import RECORDS, copy_files, folder_of, mean_change, noted, write_in_page
+from makers.common import RECORDS, copy_files, mean_change, noted, write_in_page
 from matplotlib.figure import Figure
 
 from mixerlab.analyse import write as write_analysis
@@ -56,9 +56,8 @@ Differences that the claim says to be above or below 0, or none: means over thre
 interval, over layers if none is named; of eight layers the last one. The verdict is by the interval."""
 
 
-def make(scratch: Path) -> None:
+def make(folder: Path, scratch: Path) -> None:
     """Language models that `study.py` trains, told by what only they have: the search its seed, plain ones several."""
-    folder = folder_of("text")
     rows, metrics = rows_of(folder / RECORDS), curves(folder / RECORDS)
     searched, starts, begun = rows["seed"] == SEARCH_SEED, rows["model.start_from"], plain_runs(rows)
     plain = at_better_rate(begun)
@@ -143,17 +142,15 @@ def controls_table(controls: pd.DataFrame, plain: pd.DataFrame) -> str:
     by_place = plain.set_index(["mixer", "optimizer", "seed"])
     found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for _, run in controls.iterrows():
-        place = run["mixer"], run["optimizer"], run["seed"]
-        if place in by_place.index:
-            beside = by_place.loc[place]
-            name = run["mixer"], changed_keys(run, beside), f"{run['num_params']:,.0f}"
-            found.setdefault(name, {}).setdefault(run["optimizer"], []).append(run[BITS] - beside[BITS])
+        beside = by_place.loc[run["mixer"], run["optimizer"], run["seed"]]
+        name = run["mixer"], changed_keys(run, beside), f"{run['num_params']:,.0f}"
+        found.setdefault(name, {}).setdefault(run["optimizer"], []).append(run[BITS] - beside[BITS])
     lines = [["mixer", "control", "parameters", *OPTIMIZERS.values()]]
     for name in sorted(found, key=lambda one: (MIXERS.index(one[0]), one)):
         lines.append([*name, *(mean_change(found[name].get(of, []), "+.4f") for of in OPTIMIZERS)])
     pair = plain[plain["mixer"].isin(["attn", "parallax"])]
     spread = pair.groupby(["optimizer", "mixer"])[BITS].var().groupby("optimizer").mean() ** 0.5
-    told = ", ".join(f"{spread[of]:.4f} ({name})" for of, name in OPTIMIZERS.items() if of in spread)
+    told = ", ".join(f"{spread[of]:.4f} ({name})" for of, name in OPTIMIZERS.items())
     return noted(lines, 2, CONTROLS_NOTE.format(told))
 
 
@@ -173,9 +170,8 @@ def schedules_table(plain: pd.DataFrame, scheduled: pd.DataFrame, metrics: pd.Da
     lead["change"] = lead[end] - lead[begin]
     lines = [["optimizer", "schedule", "lead after 80%", "at the end", "change"]]
     for optimizer, schedule in product(OPTIMIZERS, ["wsd", *sorted(set(runs["schedule"]) - {"wsd"})]):
-        if (optimizer, schedule) in lead.index:
-            own = lead.loc[optimizer, schedule]
-            lines.append([OPTIMIZERS[optimizer], schedule, *(mean_change(own[key], "+.4f") for key in own)])
+        own = lead.loc[optimizer, schedule]
+        lines.append([OPTIMIZERS[optimizer], schedule, *(mean_change(own[key], "+.4f") for key in own)])
     return noted(lines, 2, SCHEDULES_NOTE)
 
 
@@ -206,15 +202,14 @@ def text_curves(plain: pd.DataFrame, metrics: pd.DataFrame) -> Figure:
     """A panel for each optimizer: the score on test by tokens, mean and range over seeds."""
     metrics = metrics[metrics["run_id"].isin(plain["run_id"])]
     look = styles(map(Column, plain["mixer"].unique()))
-    look = {Column(mixer): look[Column(mixer)] for mixer in MIXERS if Column(mixer) in look}
+    look = {Column(mixer): look[Column(mixer)] for mixer in MIXERS}
     with figure_style():
         sheet = Sheet(None, list(OPTIMIZERS.values()))
         for panel, optimizer in zip(sheet.panels, OPTIMIZERS, strict=True):
             for column, style in look.items():
                 own = metrics[(metrics["optimizer"] == optimizer) & (metrics["mixer"] == column.mixer)]
-                if len(own):
-                    values = by_replica(own, "test_bits_per_byte", own["replica"].unique())
-                    draw_curves(panel, values, style.colour, marker=style.marker)
+                values = by_replica(own, "test_bits_per_byte", own["replica"].unique())
+                draw_curves(panel, values, style.colour, marker=style.marker)
             show_epochs(panel, tokens=True)
         sheet.panels[0].set_ylabel("bits per byte on test")
         return sheet.finish("Language models of text", SEEDS, line_handles(look), 2.4)

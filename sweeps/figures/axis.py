@@ -13,7 +13,7 @@ from matplotlib.transforms import offset_copy
 
 from mixerlab.records.best import NEAR_PERFECT
 from mixerlab.sweeps.figures import marks
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, text_width
 from mixerlab.sweeps.figures.styles import Style
 from mixerlab.sweeps.tables.columns import Column
@@ -27,7 +27,6 @@ class Panel:
     """Scores along one axis.
 
     Attributes:
-        title, xlabel: its texts.
         points: by column, then by value on the axis.
         chance: by value on the axis, NaN where it is not known; or for all values.
         names: of the values 0, 1, ... where these are places without a number.
@@ -62,14 +61,8 @@ def draw_panels(
 ) -> Figure | None:
     """A figure of these panels; None if there are none. Those that all columns solve are named in the caption.
 
-    Args:
-        scores: which they show.
-        panels: in their order.
-        what: the title, behind the name of the score.
-        more: a part of the caption.
-        look: of the columns, if these are not those of the scores.
-        joined: whether lines join the points of a column.
-        chosen: how each selection chose the scores.
+    The title has `what` behind the name of the score, and the caption has `more`. `look` is of the columns, if these
+    are not those of the scores; lines join the points of a column if they are `joined`.
     """
     if not panels:
         return None

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mixerlab.sweeps.figures import marks
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import TICK, WIDTH, Sheet, figure_style, text_width
 from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
@@ -47,7 +47,10 @@ def by_task(scores: Scores) -> Figure:
         else:
             sheet = named_sheet(scores.width, list(rows), lines, 0.7, 1.6)
             for panel, (task, row) in zip(sheet.panels, rows.items(), strict=True):
-                _draw_dots(panel, row, look)
+                for y, (column, style) in enumerate(look.items()):
+                    if row[column].mean is None:
+                        panel.axhspan(y - 0.4, y + 0.4, color=NO_SCORE, linewidth=0)
+                    draw_dot(panel, y, row[column], style)
                 panel.axvline(scores.chances[task], zorder=1.5, **marks.CHANCE)
                 marks.limit(panel, scores.score, axis="x")
                 panel.set_xlabel(scores.score.label)
@@ -98,11 +101,3 @@ def draw_dot(panel: Axes, y: float, point: Entry | None, style: Style) -> None:
             markerfacecolor=style.colour if point.whole else "white",
         )  # fmt: skip
         marks.draw_spread(panel, y, point, INK, sideways=True)
-
-
-def _draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style]) -> None:
-    """The scores of one row, a line of the panel for each column."""
-    for y, (column, style) in enumerate(look.items()):
-        if row[column].mean is None:
-            panel.axhspan(y - 0.4, y + 0.4, color=NO_SCORE, linewidth=0)
-        draw_dot(panel, y, row[column], style)

@@ -45,8 +45,8 @@ def comparison(ours: Mapping[str, Series], tables: Mapping[str, Published], told
                 if place in band:
                     low, high, _ = band[place]
                     panel.barh(y, max(high - low, 0.01), 0.7, low, color=BAND, zorder=1)
-                for value in first.numbers.get(place, ()):
-                    panel.plot([value] * 2, [y - 0.35, y + 0.35], zorder=2.5, **PUBLISHED)
+                if place in first.numbers:
+                    panel.plot([first.numbers[place]] * 2, [y - 0.35, y + 0.35], zorder=2.5, **PUBLISHED)
                 for number, (marker, series) in enumerate(zip(cycle(MARKERS), ours.values())):
                     at = y + 0.6 * ((number + 0.5) / len(ours) - 0.5)
                     draw_dot(panel, at, series.get(name, {}).get(column), Style(look[column].colour, marker))

@@ -1,6 +1,7 @@
 """Training curves: at the best learning rates of a sweep, and of all replicas of a run."""
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mixerlab.records.files import Unreadable, read_config, read_metrics, read_r
 from mixerlab.sweeps.figures.axis import short_number
 from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.marks import CHANCE, caption, limit, line_handles, mark_handles
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style
 from mixerlab.sweeps.tables.columns import labels
 
@@ -63,13 +64,10 @@ def _metrics(results_dirs: Iterable[Path], replicas: Iterable[tuple[str, int]]) 
     found = []
     for run_id, replica in replicas:
         for results_dir in results_dirs:
-            try:
-                metrics = read_metrics(run_folder(results_dir, run_id))
-            except Unreadable:  # the caption says of which score there is no curve
-                continue
-            if metrics is not None:
-                found.append(metrics[metrics["replica"] == replica].assign(replica=f"{run_id} {replica}"))
-                break
+            with suppress(Unreadable):  # the caption says of which score there is no curve
+                if (metrics := read_metrics(run_folder(results_dir, run_id))) is not None:
+                    found.append(metrics[metrics["replica"] == replica].assign(replica=f"{run_id} {replica}"))
+                    break
     return pd.concat(found) if found else None
 
 

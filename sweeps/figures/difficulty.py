@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from mixerlab.records.names import BASELINE, axis_of, is_challenge, natural, rank
 from mixerlab.sweeps.figures.axis import Panel, draw_panels, short_number
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.tables import Entry
 

@@ -16,7 +16,7 @@ from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures.by_task import height_beside, label_lines, named_sheet
 from mixerlab.sweeps.figures.difficulty import setting_text
 from mixerlab.sweeps.figures.marks import caption
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import TICK, figure_style, text_width
 from mixerlab.sweeps.figures.styles import short_labels
 
@@ -27,11 +27,10 @@ NO_SCORE: dict[str, Any] = {"hatch": "xxxxxx", "facecolor": "white", "edgecolor"
 def heat_map(scores: Scores) -> Figure:
     """The score of each setting (across) and column (down): the better the brighter and, where it fits, as a number."""
     score = scores.score
-    lines, names = {column: line for line, column in enumerate(scores.look)}, label_lines(scores.look)
-    settings = {task: list(dict.fromkeys(scores.cells_on(task)["setting"])) for task in scores.tasks}
-    values = {task: np.full((len(lines), len(own)), np.nan) for task, own in settings.items()}
-    for cell in scores.cells[scores.cells["n"] > 0].itertuples():
-        values[cell.task][lines[cell.column], settings[cell.task].index(cell.setting)] = cell.mean
+    names, cells = label_lines(scores.look), {task: scores.cells_on(task) for task in scores.tasks}
+    settings = {task: own["setting"].unique() for task, own in cells.items()}
+    # Each setting has all columns, in their order.
+    values = {task: own["mean"].to_numpy(float).reshape(-1, len(names)).T for task, own in cells.items()}
     signed = score.sign * np.concatenate([own.ravel() for own in values.values()])
     bounded = score.is_accuracy or np.isnan(signed).all()
     scale = Normalize(*((0, 1) if bounded else (np.nanmin(signed), np.nanmax(signed))))
@@ -49,7 +48,7 @@ def heat_map(scores: Scores) -> Figure:
         handles: list[Artist] = [Patch(color=colour, label=f"{level:.{places}f}") for colour, level in colours]
         if np.isnan(signed).any():
             handles.append(Patch(label="no score", linewidth=0, **NO_SCORE))
-        told = caption(scores.selection, (), short_labels(lines)[1])
+        told = caption(scores.selection, (), short_labels(scores.look)[1])
         return sheet.finish(f"{score.label.capitalize()} by setting", told, handles, height_beside(names), whole=True)
 
 

@@ -5,8 +5,10 @@ of a snapshot), `epochs` (made until then) and, of a text, `tokens`, `layer`, `m
 `variant` tells the runs of a mixer apart, such as by their optimizer, and has a colour.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import product
+from functools import partial
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -51,16 +53,14 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
     trained, initial = (_means(rows, panels) for rows in (final(frame), frame[frame["epochs"] == 0]))
     if trained.empty:
         return None
-    look = _colours(trained, frame)
     with figure_style():
+        trained, handles = _with_look(trained, frame)
         sheet, drawn = _panels(trained, panels)
         for panel, setting, measures, own in drawn:
-            for (mixer, variant, measure), line in own.groupby([*_RUN, "measure"], sort=False):
-                place = (list(look).index((mixer, variant)) + 0.5) / len(look) - 0.5
-                at, colour = line["layer"] + _DODGE * place, look[mixer, variant]
-                style = _line(trained, look, mixer, measure)
-                panel.plot(at, line["mean"], color=colour, linestyle=style, marker=_mark(line))
-                panel.plot(at, line[list(QUANTILES)], color=colour, **_DOT)
+            for _, line in own.groupby([*_RUN, "measure"], sort=False):
+                at, first = line["layer"] + _DODGE * line["place"], line.iloc[0]
+                panel.plot(at, line["mean"], color=first["colour"], linestyle=first["line"], marker=_mark(line))
+                panel.plot(at, line[list(QUANTILES)], color=first["colour"], **_DOT)
             for _, line in _only(initial, setting, measures).groupby(["mixer", "measure"]):
                 mean = line.groupby("layer")["mean"].mean()
                 panel.plot(mean.index, mean, marker=_mark(mean), **_INITIAL)
@@ -69,7 +69,6 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
                 panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
             panel.set(xlim=(0.6, own["layer"].max() + 0.4), xlabel="layer")
-        handles = _handles(trained, look)
         if len(initial):
             handles.append(Line2D([], [], label="initial values", **_INITIAL))
         told = "lines: means over heads and positions; dots: their 5, 25, 50, 75 and 95 % quantiles"
@@ -84,26 +83,25 @@ def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | N
     means = _means(frame[frame["moment"] != "official"], panels, "trained")
     if means.empty:
         return None
-    look, layers = _colours(means, frame), means["layer"].max()
+    layers = means["layer"].max()
     with figure_style():
+        means, handles = _with_look(means, frame)
         sheet, drawn = _panels(means, panels)
         for panel, setting, _, own in drawn:
-            for (mixer, variant, measure, layer), line in own.groupby([*_RUN, "measure", "layer"]):
-                draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, look, mixer, measure)}
-                draw |= {"alpha": 0.35 + 0.65 * layer / layers, "marker": _mark(line)}
-                panel.plot(line["trained"], line["mean"], **draw)
+            for _, line in own.groupby([*_RUN, "measure", "layer"]):
+                first = line.iloc[0]
+                draw: dict[str, Any] = {"color": first["colour"], "linestyle": first["line"], "marker": _mark(line)}
+                panel.plot(line["trained"], line["mean"], alpha=0.35 + 0.65 * first["layer"] / layers, **draw)
             show_epochs(panel, tokens=setting[0] in of_text)
-        return sheet.finish(title, f"from pale to strong: layer 1 to {layers}", _handles(means, look), height=0.9)
+        return sheet.finish(title, f"from pale to strong: layer 1 to {layers}", handles, height=0.9)
 
 
 def score_maps(maps: Mapping[tuple[str, str, str], Sequence[tuple[str, np.ndarray]]], title: str) -> Figure:
     """The weights of the values in one sequence, queries down and keys to the right.
 
-    Args:
-        maps: by mixer, variant and kind (p or s) the panels of a row: name and weights `[T, T]`.
-        title: of the figure.
+    `maps` has by mixer, variant and kind (p or s) the panels of a row: name and weights `[T, T]`.
     """
-    rows = sorted(maps, key=lambda row: (*map(_place, row[:2]), row[2]))
+    rows = sorted(maps, key=lambda row: (rank(row[0], MIXERS), rank(row[1], MIXERS), row[2]))
     columns = max(map(len, maps.values()))
     with figure_style():
         names = [[name for name, _ in maps[row]] + [""] * (columns - len(maps[row])) for row in rows]
@@ -128,12 +126,7 @@ def _means(frame: pd.DataFrame, panels: Panels, *more: str) -> pd.DataFrame:
     frame = frame[frame["measure"].isin([measure for measures in panels.values() for measure in measures])]
     keys = ["task", "setting", *_RUN, *more, "layer", "measure"]
     means = frame.groupby(keys, sort=False)[["mean", *QUANTILES]].mean().reset_index()
-    return means.sort_values(_RUN, key=lambda names: names.map(_place), kind="stable")
-
-
-def _place(name: str) -> tuple:
-    """Of a mixer or variant in an order."""
-    return rank(name, MIXERS)
+    return means.sort_values(_RUN, key=lambda names: names.map(partial(rank, known=MIXERS)), kind="stable")
 
 
 def _only(means: pd.DataFrame, setting: Sequence[str], measures: Sequence[str]) -> pd.DataFrame:
@@ -162,46 +155,41 @@ def _narrowest(columns: int) -> float:
     return (WIDTH - 0.4) / columns - 0.101
 
 
-def _colours(means: pd.DataFrame, frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Of each run that is drawn, by its variant or, where all have one, by its mixer; the same in each figure."""
-    drawn, runs = ([*rows[_RUN].drop_duplicates().itertuples(index=False, name=None)] for rows in (means, frame))
+def _with_look(means: pd.DataFrame, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Artist]]:
+    """The means with the `colour` and `line` of each and the `place` of its run beside others, and their legend.
+
+    A colour is the variant's or, where all of `frame` have one, the mixer's. Mixers that share colours have lines of
+    their own, solid for one with a probe, whose p is dashed.
+    """
     several = frame["variant"].nunique() > 1
-    columns = {run: Column("", (("variant", run[1]),)) if several else Column(run[0]) for run in runs}
+    of_frame, runs = (list(dict.fromkeys(rows[_RUN].itertuples(index=False, name=None))) for rows in (frame, means))
+    columns = {run: Column("", (("variant", run[1]),)) if several else Column(run[0]) for run in of_frame}
     look = styles(columns.values())
-    return {run: look[columns[run]].colour for run in drawn}
-
-
-def _is_shared(look: Mapping[tuple[str, str], str]) -> bool:
-    """Whether a colour stands for a variant of several mixers, which lines then tell apart."""
-    return len(set(look.values())) < len(look)
-
-
-def _line(means: pd.DataFrame, look: Mapping[tuple[str, str], str], mixer: str, measure: str) -> Any:
-    """Dashed for the p of a mixer with a probe; mixers that share colours have others each, solid for one with it."""
+    colours = {run: look[columns[run]].colour for run in runs}
+    shared = len(set(colours.values())) < len(runs)
     with_probe = set(means.loc[means["measure"].isin(["cor", "sink s"]), "mixer"])
-    if measure == "sink p" and mixer in with_probe:
-        return "--"
     mixers = sorted(means["mixer"].unique(), key=lambda name: name not in with_probe)
-    return _LINES[mixers.index(mixer) % len(_LINES)] if _is_shared(look) else "-"
+    lines: dict[str, Any] = dict(zip(mixers, cycle(_LINES if shared else "-")))
+    is_p = means["measure"] == "sink p"
+    names = {(v or m) if shared else ", ".join(filter(None, (m, v))): colour for (m, v), colour in colours.items()}
+    handles: list[Artist] = [Line2D([], [], color=colour, label=name) for name, colour in names.items()]
+    kinds = defaultdict[Any, list[str]](list)
+    for mixer in means["mixer"].unique():
+        if shared:
+            kinds[lines[mixer]].append(mixer)
+        if is_p.any() and mixer in with_probe:
+            kinds["--"].append(mixer)
+    for line, own in kinds.items():
+        label = ", ".join([*own, *(["p"] if line == "--" else [])])
+        handles.append(Line2D([], [], color="0.3", linestyle=line, label=label))
+    of_rows = list(means[_RUN].itertuples(index=False, name=None))
+    return means.assign(
+        colour=[colours[run] for run in of_rows],
+        line=means["mixer"].map(lines).mask(is_p & means["mixer"].isin(with_probe), "--"),
+        place=[(runs.index(run) + 0.5) / len(runs) - 0.5 for run in of_rows],
+    ), handles
 
 
 def _mark(line: pd.DataFrame | pd.Series) -> str:
     """Of a line of one point, as a hybrid's single attention layer has it."""
     return "_" if len(line) == 1 else ""
-
-
-def _handles(means: pd.DataFrame, look: Mapping[tuple[str, str], str]) -> list[Artist]:
-    shared = _is_shared(look)
-    names = [variant or mixer if shared else ", ".join(filter(None, (mixer, variant))) for mixer, variant in look]
-    colours = dict(zip(names, look.values(), strict=True))
-    handles: list[Artist] = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
-    kinds: dict[Any, list[str]] = {}
-    for mixer in means["mixer"].unique():
-        for measure in ("", "sink p") if "sink p" in set(means["measure"]) else ("",):
-            line = _line(means, look, mixer, measure)
-            if (shared or line == "--") and mixer not in kinds.setdefault(line, []):
-                kinds[line].append(mixer)
-    for line, mixers in kinds.items():
-        name = ", ".join([*mixers, "p"] if line == "--" else mixers)
-        handles.append(Line2D([], [], color="0.3", linestyle=line, label=name))
-    return handles

@@ -10,7 +10,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from mixerlab.records.schema import Score
-from mixerlab.sweeps.figures.points import dots_of, error_of, is_bound, whisker_of
 from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.tables import Entry
@@ -54,12 +53,27 @@ def limit(panel: Axes, score: Score, axis: str = "y", bars: bool = False) -> Non
     panel.grid(visible=True, which="both", axis=axis)  # type: ignore[arg-type]
 
 
+def dots_of(entry: Entry) -> list[float]:
+    """The scores of single seeds that are drawn as dots, in place of an interval.
+
+    Those of one setting, up to five: some learned it and others did not, so that an interval would span the panel. Of a
+    mean over settings two, which have no useful interval.
+    """
+    seeds = list(entry.by_seed.values())
+    return seeds if 2 <= len(seeds) <= (5 if entry.total == 1 else 2) else []
+
+
+def whisker_of(entry: Entry) -> float | None:
+    """Half of the interval, where it is drawn."""
+    return None if dots_of(entry) else entry.half_interval
+
+
 def draw_spread(panel: Axes, at: float, point: Entry, colour: str, alpha: float = 1.0, sideways: bool = False) -> None:
     """The interval of a score, dotted if it is a lower bound, or its seeds."""
     ends, look = dots_of(point), SEED
-    if (interval := whisker_of(point)) is not None:
-        ends = list(interval)
-        line = (0, (1, 1)) if is_bound(point) else "-"
+    if (half := whisker_of(point)) is not None and point.mean is not None:
+        ends = [point.mean - half, point.mean + half]
+        line = (0, (1, 1)) if point.is_bound else "-"
         look = {"linewidth": 0.8, "linestyle": line, "alpha": alpha, "label": "_interval"}
     if ends:
         places = [[at] * len(ends), ends]
@@ -109,8 +123,8 @@ def spread_text(points: Iterable[Entry]) -> list[str]:
     whiskered = [point for point in points if whisker_of(point) is not None]
     if whiskered:
         parts.append("whiskers: 95% Student t interval over seeds")
-    if any(map(is_bound, whiskered)):
+    if any(point.is_bound for point in whiskered):
         parts.append("dotted: a lower bound, as some settings have one seed")
-    if points and not any(error_of(point)[1] for point in points):
+    if points and not any(point.error[1] for point in points):
         parts.append("one seed")
     return parts

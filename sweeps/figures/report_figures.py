@@ -14,7 +14,7 @@ from mixerlab.sweeps.figures.by_task import by_task
 from mixerlab.sweeps.figures.curves import training_curves
 from mixerlab.sweeps.figures.difficulty import difficulty, harder_set
 from mixerlab.sweeps.figures.heat_map import heat_map
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.swept import learning_rates, score_by_key, score_by_size
 from mixerlab.sweeps.tables.cells import of_columns_with_runs
 from mixerlab.sweeps.tables.columns import keys_of
@@ -31,13 +31,11 @@ def report_figures(
 ) -> Iterator[tuple[str, Figure]]:
     """Each figure with its name, one after the other: all at once would take as much memory as there are columns.
 
-    Of several scores each has all figures; those of all but the first have its name behind theirs.
+    Of several scores each has all figures; those of all but the first have its name behind theirs. The results folders
+    `sources` hold the training curves. Means are over the cells of the `benchmark`.
 
-    Args:
-        sources: the results folders, which hold the training curves; a `rows.csv` has none.
-        benchmark: the cells that means are over; of these the harder set (`is_challenge`) has a figure of its own.
-        is_first: whether this is the first selection of the report, which has all figures. Drawing is most of a
-            report's time, and those of the other hardly differ, unless test rows have other lengths than validation.
+    Only the first selection of a report has all figures: drawing is most of a report's time, and those of the other
+    hardly differ, unless test rows have other lengths than validation.
     """
     for place, (score, every) in enumerate(cells.groupby("score", sort=False)):
         own, in_means = (of_columns_with_runs(of, frame) for of in (every, benchmark[benchmark["score"] == score]))

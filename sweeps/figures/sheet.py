@@ -40,7 +40,6 @@ _STYLE: dict[Any, Any] = {
     "axes.titlesize": PANEL_TITLE,
     "axes.titlepad": 3,
     "axes.labelpad": 2,
-    "axes.labelsize": LABEL,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
@@ -53,7 +52,6 @@ _STYLE: dict[Any, Any] = {
     "ytick.minor.size": 0,
     "xtick.major.pad": 2,
     "ytick.major.pad": 2,
-    "legend.fontsize": LABEL,
     "lines.linewidth": 1.1,
     "pdf.fonttype": 42,  # text stays text
     "svg.fonttype": "none",
@@ -110,12 +108,9 @@ class Sheet:
                 panel.set_title(_wrapped(title, self.panel_width, PANEL_TITLE))
 
     def finish(self, title: str, caption: str, handles: Sequence[Artist], height: float, whole: bool = False) -> Figure:
-        """The figure with all its parts in place.
+        """The figure with all its parts in place; it has title and caption as its label, also if it is bare.
 
-        Args:
-            title, caption: what it shows, and how; a figure has both as its label, also if it is bare.
-            handles: of the legend below the panels.
-            height: of a panel; less where the figure would be higher than a page, unless it is to be kept `whole`.
+        A panel has this height, or less where the figure would be higher than a page, unless it is to be kept `whole`.
         """
         self.figure.set_label(f"{title}: {caption}" if caption else title)
         for panel in self.panels:

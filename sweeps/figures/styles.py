@@ -29,11 +29,8 @@ def styles(columns: Iterable[Column], among: Iterable[Column] = ()) -> dict[Colu
     """A style for each column: fixed for the known mixers, the next free one for the others in alphabetical order.
 
     The columns of one mixer have shades of its colour, from light to dark, and markers of their own. Those of a figure
-    with a single mixer have colours of their own.
-
-    Args:
-        columns: to draw.
-        among: all columns of the report, so that a mixer has the colour that it has in other figures.
+    with a single mixer have colours of their own. `among` are all columns of a report, so that a mixer has the colour
+    that it has in other figures.
     """
     columns = columns_in_order(columns)
     mixers = [*MIXERS, *in_order({column.mixer for column in {*columns, *among}} - set(MIXERS), ())]

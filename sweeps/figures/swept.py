@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from mixerlab.records.names import AVERAGE, averaged, natural
 from mixerlab.sweeps.figures.axis import Panel, draw_panels
 from mixerlab.sweeps.figures.marks import CHECKPOINT
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.cells import without_repeats
 from mixerlab.sweeps.tables.columns import Column, keys_of, short_names
@@ -27,7 +27,7 @@ def score_by_key(scores: Scores, key: str) -> Figure | None:
     """
     lines: dict[Column, dict[str, Column]] = {}
     for column in scores.look:
-        if (text := column.value(key)) is not None:
+        if (text := dict(column.values).get(key)) is not None:
             lines.setdefault(column.without([key]), {})[text] = column
     lines = {line: columns for line, columns in lines.items() if len(columns) > 1}
     texts = sorted({text for columns in lines.values() for text in columns}, key=natural)

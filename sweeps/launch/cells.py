@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.errors import ConfigCompositionException
@@ -20,11 +20,11 @@ from mixerlab.config.compose import complete, without_hydra
 from mixerlab.config.hints import UnknownKey, unknown_key
 from mixerlab.config.project import command_line_folders, note_folders, use_folders
 from mixerlab.config.settings import settings_of
-from mixerlab.config.values import checked
-from mixerlab.records.files import run_folder
+from mixerlab.config.values import checked, must_train
+from mixerlab.records.files import read_record, run_folder
 from mixerlab.records.identity import run_id
 from mixerlab.records.provenance import COMMAND, shell_command
-from mixerlab.records.schema import CHOICES
+from mixerlab.records.schema import CHOICES, Record
 from mixerlab.tasks.base import SPLITS
 
 ALL_SETTINGS = "task.setting=*"
@@ -51,6 +51,11 @@ class Cell:
     @property
     def run_id(self) -> str:
         return self.folder.name
+
+    def kept_record(self, force: bool | Literal["changed"]) -> Record | None:
+        """Its record, if a sweep with this `force` leaves it as it is; None if the cell is to train."""
+        record = None if force is True else read_record(self.folder)
+        return None if must_train(record, force, self.code) else record
 
     @property
     def label(self) -> tuple[str, str, str]:
@@ -116,7 +121,10 @@ class Composer:
         applied, without = overrides, dict[str, UnknownKey]()
         while True:
             try:
-                return self._compose(applied), applied, without
+                with_hydra = self.loader.load_sweep_config(self.config, list(applied))
+                cfg = without_hydra(with_hydra)
+                complete(cfg, with_hydra.hydra, self.loader)
+                return cfg, applied, without
             except ConfigCompositionException as error:
                 if (unknown := unknown_key(error)) is None or unknown.key.partition(".")[0] not in CHOICES:
                     raise
@@ -125,12 +133,6 @@ class Composer:
                     raise
                 without |= dict.fromkeys(lacking, unknown)
                 applied = [override for override in applied if override not in without]
-
-    def _compose(self, overrides: list[str]) -> DictConfig:
-        with_hydra = self.loader.load_sweep_config(self.config, list(overrides))
-        cfg = without_hydra(with_hydra)
-        complete(cfg, with_hydra.hydra, self.loader)
-        return cfg
 
     def _cell(self, overrides: list[str], cfg: DictConfig) -> Cell:
         task, config, code = checked(cfg)
@@ -153,7 +155,7 @@ def names_of(cells: Sequence[Cell]) -> dict[Cell, str]:
     names = {}
     for cell in cells:
         own = [each for each in cell.overrides if each not in shared and _key(each) not in _NAMED]
-        own = [each for each in own if each.removeprefix("task.") not in cell.label[2]]  # which the setting says
+        own = [each for each in own if f",{each.removeprefix('task.')}," not in f",{cell.label[2]},"]  # it says these
         names[cell] = ", ".join([" ".join(cell.label), *own])
     return names
 

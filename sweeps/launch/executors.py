@@ -20,8 +20,7 @@ class Ended(NamedTuple):
     """A cell that an executor no longer has.
 
     Attributes:
-        run_id: of the run, if it is finished; None if it failed, or if a process that is not the executor's trains it.
-        error: why it failed.
+        run_id: if it is finished; None if it failed, or if a process that is not the executor's trains it.
         is_lost: the executor failed, and not the cell, which can be tried again.
     """
 
@@ -32,11 +31,7 @@ class Ended(NamedTuple):
 
 
 class Executor(Protocol):
-    """Trains cells: `slots` at a time; infinitely many if it queues them itself.
-
-    Raises:
-        ValueError: it cannot be used; the message says what to change.
-    """
+    """Trains cells: `slots` at a time; infinitely many if it queues them itself. ValueError if it cannot be used."""
 
     slots: float
 

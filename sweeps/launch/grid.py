@@ -8,10 +8,10 @@ from typing import Literal
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 
-from mixerlab.config.values import CHANGED, must_train
+from mixerlab.config.values import CHANGED
 from mixerlab.records.atomic import remove_leftovers
 from mixerlab.records.claims import claim
-from mixerlab.records.files import Unreadable, check_writable, forget, read_record
+from mixerlab.records.files import Unreadable, check_writable, forget
 from mixerlab.records.schema import Record, changed_code, state_of
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, names_of
@@ -63,8 +63,7 @@ def _find(
     pending, finished, damaged = [], {}, {}
     for cell in cells:
         try:
-            record = None if force is True else read_record(cell.folder)
-            if record is None or must_train(record, force, cell.code):
+            if (record := cell.kept_record(force)) is None:
                 pending.append(cell)
             else:
                 finished[cell] = record

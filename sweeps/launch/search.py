@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
-from mixerlab.config.values import must_train
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import chosen_by, ended_at_best_rate, score_of
 from mixerlab.records.files import check_writable, read_record
@@ -123,14 +122,11 @@ class Search:
         pending: dict[Path, Cell] = {}
         for one in batch:
             try:
-                one.cell = self.sweep.composer.cell([*self.fixed, *one.overrides])
-                record = read_record(one.cell.folder)
+                cell = one.cell = self.sweep.composer.cell([*self.fixed, *one.overrides])
+                if cell.folder not in self.trained and cell.kept_record(self.sweep.config.force) is None:
+                    pending[cell.folder] = cell
             except ValueError as error:  # values that no run can have, or a damaged record
                 one.error = str(error)
-                continue
-            folder = one.cell.folder
-            if folder not in self.trained and must_train(record, self.sweep.config.force, one.cell.code):
-                pending[folder] = one.cell
         failed = {cell.folder: reason for cell, reason in self.sweep.train(list(pending.values())).items()}
         self.trained |= pending.keys() - failed.keys()
         for one in batch:

@@ -31,10 +31,8 @@ TIMEOUT = 120.0  # seconds for one command: Slurm's own repeat their requests fo
 class SlurmJobs:
     """An executor of Slurm jobs. A job that ends without a result (cancelled, killed, out of time) is lost.
 
-    Args:
-        train: see `Train`.
-        folder: for submitit's files; all nodes can reach it.
-        options: of submitit; those of Slurm alone without the prefix `slurm_`. What is None is left to Slurm.
+    submitit's files are in `folder`, which all nodes can reach. Of the `options` those of Slurm alone are without the
+    prefix `slurm_`; what is None is left to Slurm.
     """
 
     slots: float = math.inf

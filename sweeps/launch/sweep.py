@@ -102,14 +102,15 @@ class Sweep:
         Ends the process with a message if the report cannot be written.
         """
         results_dir = self.config.results_dir
+        folder = sweep_report(results_dir, name)
         again = shlex.join(["mixerlab", "report", results_dir, "--sweep", name])
         try:
-            summary = report(results_dir, sweep_report(results_dir, name), configs_of(cells))
+            text = report([results_dir], folder, configs_of(cells))
         except (ValueError, OSError) as error:
             sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
-        print(f"\n{summary.text}\n")
-        print(f"tables and figures: {summary.folder}\nof all sweeps named {name}, or by other keys: {again}")
-        return summary.folder
+        print(f"\n{text}\n")
+        print(f"tables and figures: {folder}\nof all sweeps named {name}, or by other keys: {again}")
+        return folder
 
 
 def configs_of(cells: Iterable[Cell]) -> dict[str, dict[str, Any]]:

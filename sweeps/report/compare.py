@@ -20,24 +20,14 @@ from mixerlab.records.names import place_rank
 from mixerlab.records.text import captions_page, escape_markdown
 from mixerlab.sweeps.figures.comparison import comparison
 from mixerlab.sweeps.figures.marks import CHOSEN
-from mixerlab.sweeps.figures.points import interval_of, is_bound
 from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
 from mixerlab.sweeps.report.report import WIDTH, folder_for
+from mixerlab.sweeps.tables import published
 from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.columns import labels as labels_of
 from mixerlab.sweeps.tables.notes import notes_of
-from mixerlab.sweeps.tables.published import (
-    Name,
-    Published,
-    Rule,
-    Series,
-    distance,
-    ours,
-    ranges,
-    read_published,
-    whole,
-)
+from mixerlab.sweeps.tables.published import Means, Name, Published, Rule, Series
 from mixerlab.sweeps.tables.swept import only_where, spread_out
 from mixerlab.sweeps.tables.tables import Entry
 from mixerlab.sweeps.tables.writers import aligned
@@ -66,24 +56,17 @@ def compare(
 ) -> str:
     """Writes `published.md`, and `means` and `settings` as png and pdf into `out`.
 
+    Returns the Markdown. There is a series for each source and rule. ValueError as of `report`, whose `where`, `by` and
+    `width` these are; for labels that are not one for each source, or a source that has no number of any table.
+
     Args:
-        sources: results folders, archives or `rows.csv`, each a series of its own.
-        out: the folder.
         tables: the published ones; None: all of ours. In figures the first is a bar, the range of the others a band.
         labels: of the sources; by default `ours` for one, else their names.
-        rules: how ours are chosen: a series for each source and rule.
         rates: only these learning rates of ours count. Empty: those of the table, if there is one table and it has
             some; else all.
-        where, by, width: as of `report`.
-
-    Returns:
-        The Markdown.
-
-    Raises:
-        ValueError: as `report`; labels that are not one for each source, or a source that has no number of any table.
     """
     check_width(width)
-    tables = read_published() if tables is None else tables
+    tables = published.read_published() if tables is None else tables
     if len(tables) == 1 and not rates:
         (rates,) = (table.rates for table in tables.values())
     rows = [rows_of(source) for source in sources]
@@ -93,7 +76,7 @@ def compare(
     every: dict[str, Series] = {}
     empty = []
     for source, label, frame in zip(sources, _labels(sources, labels), frames, strict=True):
-        found = {rule: ours(frame, tables.values(), rule, rates) for rule in rules}
+        found = {rule: published.ours(frame, tables.values(), rule, rates) for rule in rules}
         for rule, series in found.items():
             parts = [label if len(frames) > 1 or len(rules) == 1 else "", rule if len(rules) > 1 else ""]
             every[", ".join(filter(None, parts))] = series
@@ -112,14 +95,15 @@ def compare(
     told = "; ".join([*(RULES[rule] for rule in rules), *at])
     text, captions = [f"Ours: {told}. {SPREAD}"], {}
     for kind, title in TITLES.items():
-        shown = {label: {name: series[name] for name in series if _is(name, kind)} for label, series in every.items()}
+        shown = {label: {name: series[name] for name in series if name.kind == kind} for label, series in every.items()}
         if any(shown.values()):
             numbers = {
-                key: {place: own for place, own in table.numbers.items() if _is(place[0], kind)}
+                key: {place: own for place, own in table.numbers.items() if place[0].kind == kind}
                 for key, table in tables.items()
             }
             theirs = {key: replace(tables[key], numbers=own) for key, own in numbers.items() if own}
-            text += [f"## {title}", markdown(shown, theirs), distances(shown, theirs), *outside(shown, theirs)]
+            means = {label: published.whole(series) for label, series in shown.items()}
+            text += [f"## {title}", markdown(shown, theirs), distances(means, theirs), *outside(means, theirs)]
             figure = comparison(shown, theirs, told, width)
             save(figure, out / kind, FORMATS[:2])
             captions[kind] = caption_of(figure)
@@ -144,16 +128,10 @@ def compare(
     return "\n\n".join(text)
 
 
-def _is(name: Name, kind: str) -> bool:
-    return bool(name.setting) == (kind == "settings")
-
-
 def _labels(sources: Sequence[str | Path], labels: Sequence[str]) -> Sequence[str]:
-    if not labels and len(sources) == 1:
-        return ["ours"]
-    if not labels:
-        labels = [Path(source).resolve().name.partition(".")[0] for source in sources]
-        labels = labels if len(set(labels)) == len(labels) else list(map(str, sources))
+    names = [Path(source).resolve().name.partition(".")[0] for source in sources]
+    names = names if len(set(names)) == len(names) else list(map(str, sources))
+    labels = labels or (["ours"] if len(sources) == 1 else names)
     if len(labels) != len(sources) or len(set(labels)) < len(labels):
         raise ValueError(f"--labels {' '.join(labels)}: give {len(sources)} different ones, one for each source")
     return labels
@@ -161,7 +139,7 @@ def _labels(sources: Sequence[str | Path], labels: Sequence[str]) -> Sequence[st
 
 def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> str:
     """A line for each name and column: ours, the range of the published ones, and each of these."""
-    band, several = ranges(tables.values()), len(tables) > 1
+    band, several = published.ranges(tables.values()), len(tables) > 1
     rows: dict[Name, set[Column]] = {}
     for name, row in chain.from_iterable(series.items() for series in every.values()):
         rows.setdefault(name, set()).update(row)
@@ -175,7 +153,7 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
             low, high, count = band.get(place, (0.0, 0.0, 0))
             entries = [entry_text(series.get(name, {}).get(column)) for series in every.values()]
             between = [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""] if several else []
-            theirs = [f"{table.numbers[place][0]:.3f}" if place in table.numbers else "" for table in tables.values()]
+            theirs = [f"{table.numbers[place]:.3f}" if place in table.numbers else "" for table in tables.values()]
             lines.append([str(name), texts[column], *entries, *between, *theirs])
     return aligned(lines, 2, escape_markdown)
 
@@ -184,33 +162,32 @@ def entry_text(entry: Entry | None) -> str:
     """`0.812 ± 0.003`, with `‡` if that is a lower bound, `*` if settings are missing; `-` without a score."""
     if entry is None or entry.mean is None:
         return "-"
-    spread = ""
-    if (ends := interval_of(entry)) is not None:
-        spread = f" ± {ends[1] - entry.mean:.3f}" + ("‡" if is_bound(entry) else "")
+    half = entry.half_interval
+    spread = "" if half is None else f" ± {half:.3f}" + ("‡" if entry.is_bound else "")
     return f"{entry.mean:.3f}{spread}" + ("" if entry.whole else f"* ({entry.done}/{entry.total})")
 
 
-def distances(every: Mapping[str, Series], tables: Mapping[str, Published]) -> str:
+def distances(means: Mapping[str, Means], tables: Mapping[str, Published]) -> str:
     """RMSE and Spearman's rank correlation of each two tables over the numbers that both have, ours included."""
-    theirs = {key: table.numbers for key, table in tables.items()}
-    lines = [["RMSE, Spearman (numbers)", *theirs]]
-    several = theirs.items() if len(theirs) > 1 else ()
-    for label, numbers in [*((label, whole(series)) for label, series in every.items()), *several]:
+    lines = [["RMSE, Spearman (numbers)", *tables]]
+    several = tables.items() if len(tables) > 1 else ()
+    rows = [(label, None, numbers) for label, numbers in means.items()]
+    for label, table, numbers in [*rows, *((key, table, table.numbers.items()) for key, table in several)]:
         lines.append([label])
-        for other in theirs.values():
-            number, rmse, spearman = distance(numbers, other)
+        for other in tables.values():
+            number, rmse, spearman = published.distance(numbers, other.numbers)
             text = "-" if rmse is None else f"{rmse:.3f}{'' if spearman is None else f', {spearman:.2f}'} ({number})"
-            lines[-1].append("" if numbers is other else text)
+            lines[-1].append("" if table is other else text)
     return aligned(lines, 1, escape_markdown)
 
 
-def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> list[str]:
+def outside(means: Mapping[str, Means], tables: Mapping[str, Published]) -> list[str]:
     """How many of ours, and of the first published table, are outside the range of the others: the figure's band."""
     (first, table), *others = tables.items()
-    band = {place: ends for place, ends in ranges(table for _, table in others).items() if ends[2] > 1}
+    band = {place: ends for place, ends in published.ranges(table for _, table in others).items() if ends[2] > 1}
     found = []
-    for label, numbers in [*((label, whole(series)) for label, series in every.items()), (first, table.numbers)]:
-        pairs = [(value, band[place]) for place in numbers.keys() & band for value in numbers[place]]
+    for label, numbers in [*means.items(), (first, table.numbers.items())]:
+        pairs = [(value, band[place]) for place, value in numbers if place in band]
         # Rounded: 0.55 - 0.5 is more than 0.05 in its last bit.
         far = sum(round(max(low - value, value - high), 12) > OUTSIDE for value, (low, high, _) in pairs)
         if pairs:
@@ -226,7 +203,7 @@ def _chosen(names: Sequence[str], known: dict[str, Published]) -> dict[str, Publ
         if name in known:
             found[name] = known[name]
         elif Path(name).suffix in (".yaml", ".yml"):
-            found |= read_published(name)
+            found |= published.read_published(name)
         else:
             raise ValueError(f"--published {name}: choose {', '.join(known)}, or the yaml of a table of your own")
     return found or known
@@ -239,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("sources", nargs="+", metavar="SOURCE", help="results folders, archives or a rows.csv, a series each")
     add("--labels", nargs="+", default=[], help="of the sources, in their order (default: their names)")
-    known = read_published()
+    known = published.read_published()
     names = ", ".join(known)
     help_of_tables = f"of {names}, or a yaml of your own; in figures a bar for the first, a band for the others"
     add("--published", nargs="+", default=[], metavar="NAME", help=f"{help_of_tables} (default: all)")

@@ -4,7 +4,7 @@ import argparse
 import json
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -31,52 +31,45 @@ PATIENCE = 60.0  # seconds that a report waits for another one of the same folde
 WRITTEN = "written.json"  # the files of a report: the next one in its folder removes those that it does not have
 
 
-@dataclass(frozen=True)
-class Report:
-    """What was written: the folder, and the main tables as text for a terminal."""
-
-    folder: Path
-    text: str
-
-
 def report(
-    source: str | Path,
-    out: str | Path | None = None,
+    sources: Sequence[str | Path],
+    out: str | Path,
     configs: Configs | None = None,
     selections: Sequence[Selection] = SELECTIONS,
     where: Collection[str] = (),
     by: Collection[str] | None = None,
     formats: Sequence[str] = ("png",),
     width: float | None = None,
-    more: Sequence[str | Path] = (),
-) -> Report:
+) -> str:
     """Writes the tidy rows, the tables of each selection and the figures into `out`, in place of an earlier report.
 
-    All figures are of the first selection, and those that it changes of each (`report_figures`).
+    Returns the main tables as text for a terminal. All figures are of the first selection, and those that it changes of
+    each (`report_figures`).
 
     Args:
-        source: the folder that holds `runs/`; or an archive of records, or the `rows.csv` of a report, which has no
-            training curves.
-        out: where to write; None: `report` in that folder or beside that file.
-        configs: only these runs, by `run_id`; those without a record show up as missing. None: all.
-        selections: what chooses checkpoint and learning rate.
+        sources: folders that hold `runs/` and archives of records; or the `rows.csv` of a report, which has no training
+            curves.
+        configs: only these runs of one folder, by `run_id`; those without a record show up as missing. None: all.
         where: only records that meet every `KEY=VALUE` (`only_where`).
         by: the keys whose values have columns of their own; None: those that were swept.
-        formats: of the figures: png, pdf or svg.
         width: of the figures in a paper, in inches: their titles go into `captions.md`. None: for the screen.
-        more: results folders and archives whose runs join those of `source`, without `configs`.
 
     Raises:
         ValueError: there is nothing to report, `out` cannot be written or holds the rows that are read, or no figure
             can have this width.
     """
     check_width(width)
-    source = Path(source)
-    out = Path(out) if out is not None else folder_for(source, "report")
-    if source.is_file() and source.resolve() == (out / "rows.csv").resolve():
+    out, source = Path(out), Path(sources[0])
+    if source.resolve() == (out / "rows.csv").resolve():
         raise ValueError(f"{source} is what the report would write over: give another --out")
+    names: list[str] = []
+
+    def write(name: str, text: str) -> None:
+        replace_file(out / name, text)
+        names.append(name)
+
     with ExitStack() as stack:
-        folders = [stack.enter_context(unpacked(each)) for each in (source, *more)]
+        folders = [stack.enter_context(unpacked(each)) for each in sources]
         frame = rows_of(*folders) if configs is None else collect(folders[0], configs)
         frame = only_where(frame, where)
         spread = _spread(frame, source, by)
@@ -86,10 +79,9 @@ def report(
                 raise ValueError(f"{out} is being written by {holder(out)}: try again")
             for written in (out, *(out / selection for selection in selections)):
                 remove_leftovers(written)
-            files = _Files(out)
-            files.write("rows.csv", writers.rows_csv(frame))
+            write("rows.csv", writers.rows_csv(frame))
             if (cost := writers.cost_markdown(spread)) is not None:
-                files.write("cost.md", cost)
+                write("cost.md", cost)
             texts = []
             for selection in selections:
                 cells = best_per_cell(spread, selection)
@@ -98,20 +90,20 @@ def report(
                     if name != "settings":
                         head = f"## {name}, {selection} selection: {CHOSEN[selection]}\n"
                         texts += [head, writers.to_markdown(table, one_line)]
-                    files.write(f"{selection}/{name}.md", writers.to_markdown(table))
-                    files.write(f"{selection}/{name}.csv", writers.to_csv(table))
-                    files.write(f"{selection}/{name}.tex", writers.to_latex(table))
+                    write(f"{selection}/{name}.md", writers.to_markdown(table))
+                    write(f"{selection}/{name}.csv", writers.to_csv(table))
+                    write(f"{selection}/{name}.tex", writers.to_latex(table))
                 if (solved := writers.solved_markdown(cells, benchmark)) is not None:
-                    files.write(f"{selection}/solved.md", solved)
+                    write(f"{selection}/solved.md", solved)
                 is_first = selection == selections[0]
                 captions = {}
                 for name, figure in report_figures(folders, spread, cells, benchmark, selection, width, is_first):
                     captions[name] = caption_of(figure)
-                    files.paths += save(figure, out / selection / name, formats)
+                    names += [f"{selection}/{path.name}" for path in save(figure, out / selection / name, formats)]
                 if width is not None and captions:
-                    files.write(f"{selection}/captions.md", captions_page(captions))
-            files.remove_others()
-    return Report(out, "\n".join(texts))
+                    write(f"{selection}/captions.md", captions_page(captions))
+            _remove_others(out, names)
+    return "\n".join(texts)
 
 
 def folder_for(source: str | Path, name: str) -> Path:
@@ -130,7 +122,7 @@ def table(
     """A table of `report` as a frame of the same texts, marks included; its `attrs["notes"]` say what they mean.
 
     Args:
-        source, where, by: as for `report`.
+        source, where, by: as one of `sources`, and so on, of `report`.
         name: `accuracy` or another score, `challenge` or `settings`; None: the first that there is.
         selection: what chooses checkpoint and learning rate.
 
@@ -152,24 +144,12 @@ def _spread(frame: pd.DataFrame, source: str | Path, by: Collection[str] | None)
     return spread
 
 
-class _Files:
-    """The files of a report in its folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.paths: list[Path] = []
-
-    def write(self, name: str, text: str) -> None:
-        self.paths.append(self.folder / name)
-        replace_file(self.paths[-1], text)
-
-    def remove_others(self) -> None:
-        """What an earlier report left and this one has not written: it shows other records than `rows.csv` has."""
-        names = [str(path.relative_to(self.folder)) for path in self.paths]
-        with suppress(OSError, ValueError, TypeError):  # there was none, or it is not ours
-            for name in set(json.loads((self.folder / WRITTEN).read_bytes())) - set(names):
-                (self.folder / name).unlink(missing_ok=True)
-        replace_file(self.folder / WRITTEN, json.dumps(names) + "\n")
+def _remove_others(folder: Path, names: Sequence[str]) -> None:
+    """What an earlier report left and this one has not written: it shows other records than `rows.csv` has."""
+    with suppress(OSError, ValueError, TypeError):  # there was none, or it is not ours
+        for name in set(json.loads((folder / WRITTEN).read_bytes())) - set(names):
+            (folder / name).unlink(missing_ok=True)
+    replace_file(folder / WRITTEN, json.dumps(names) + "\n")
 
 
 def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table], pd.DataFrame]:
@@ -214,25 +194,11 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    args = vars(_parser().parse_args(arguments))
-    sweep, selection = args.pop("sweep"), args.pop("selection")
-    selections = SELECTIONS if selection == "both" else (selection,)
-    source, *args["more"] = args.pop("sources") or ["results"]
-    if sweep and args["more"]:
-        raise ValueError(f"--sweep {sweep}: give one SOURCE, the results folder of that sweep")
-    if sweep:
-        args |= {"configs": read_sweep(source, sweep), "out": args["out"] or sweep_report(source, sweep)}
-    made = report(source, selections=selections, **args)
-    print(made.text)
-    print(f"tables and figures: {made.folder}")
-
-
-def _parser() -> argparse.ArgumentParser:
     usage = "%(prog)s [SOURCE ...] [OPTION ...]"
     parser = argparse.ArgumentParser(prog="mixerlab report", usage=usage, description=__doc__)
     add = parser.add_argument
     help_of_sources = "results folders or archives, or a rows.csv; before the options (default: results)"
-    add("sources", nargs="*", metavar="SOURCE", help=help_of_sources)
+    add("sources", nargs="*", default=["results"], metavar="SOURCE", help=help_of_sources)
     add("--out", help="where to write (default: report/ in the first one, beside a file, or in the folder of --sweep)")
     selections = "how checkpoint and learning rate are chosen: official, on test; clean, on validation (default: both)"
     add("--selection", choices=[*SELECTIONS, "both"], default="both", help=selections)
@@ -243,4 +209,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--by", nargs="+", metavar="KEY", help=by)
     add("--format", dest="formats", nargs="+", choices=FORMATS, default=["png"], help="of the figures (default: png)")
     add("--width", type=float, metavar="INCHES", help=WIDTH)
-    return parser
+    args = vars(parser.parse_args(arguments))
+    sweep, selection, source = args.pop("sweep"), args.pop("selection"), args["sources"][0]
+    if sweep and len(args["sources"]) > 1:
+        raise ValueError(f"--sweep {sweep}: give one SOURCE, the results folder of that sweep")
+    if sweep:
+        args |= {"configs": read_sweep(source, sweep), "out": args["out"] or sweep_report(source, sweep)}
+    out = args["out"] = Path(args["out"] or folder_for(source, "report"))
+    print(report(selections=SELECTIONS if selection == "both" else (selection,), **args))
+    print(f"tables and figures: {out}")

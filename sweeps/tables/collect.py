@@ -1,5 +1,6 @@
 """From the records of a results folder, an archive or a `rows.csv` to a frame: one row per replica."""
 
+import functools
 import hashlib
 import json
 import math
@@ -45,8 +46,7 @@ def collect(
     labels and no error for each replica. Losses in nats, accuracies in [0, 1]. `steps_to_90` is inf for a replica that
     never got there.
 
-    Raises:
-        ValueError: a folder holds no `runs`, or a file is no archive.
+    ValueError if a folder holds no `runs`, or a file is no archive.
     """
     runs: dict[str, list[dict[str, Any]]] = {}
     for one in (source, *more):
@@ -135,11 +135,8 @@ def curves(source: str | Path = "results", where: Collection[str] = ()) -> pd.Da
     `metrics.csv`: losses in nats, scores as the record's. `attrs["notes"]` names the curves that cannot be read.
 
     Args:
-        source: a results folder, or an archive of records.
+        source: a results folder, or an archive of records; ValueError if there is none, or no curve in it.
         where: only records that meet every `KEY=VALUE`, as for `mixerlab.table`.
-
-    Raises:
-        ValueError: there is no such source, or no curve in it.
     """
     found, notes = [], []
     with unpacked(source) as folder:
@@ -198,15 +195,14 @@ def read_rows(path: str | Path) -> pd.DataFrame:
         if missing := sorted(needed - set(frame)):
             raise ValueError(f"it has no {', '.join(missing)}")
         numbers = {*LABELS, *(name for score in scores for name in result_columns(score))} - _TEXTS
-        return frame.apply(lambda own: own if own.name in _TEXTS else _values(own, own.name in numbers))
-    except (OSError, ValueError) as error:
+        for name in frame.columns.difference([*_TEXTS]):
+            frame[name] = pd.to_numeric(frame[name]) if name in numbers else frame[name].map(_value, na_action="ignore")
+        return frame
+    except Exception as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
 
 
-def _values(texts: pd.Series, are_numbers: bool) -> pd.Series:
-    return pd.to_numeric(texts) if are_numbers else texts.map({text: _value(text) for text in texts.dropna().unique()})
-
-
+@functools.cache
 def _value(text: str) -> Any:
     """What pandas has written so: a number or a bool, or text that looks like one, such as `1e3`."""
     for kind in (int, float):

@@ -20,7 +20,7 @@ What is handed on:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mixerlab.records.names import MIXERS, natural, rank
@@ -30,23 +30,16 @@ from mixerlab.records.names import MIXERS, natural, rank
 class Column:
     """A mixer, and the swept keys by which its runs are told apart.
 
-    Attributes:
-        mixer: its name.
-        values: (key, value) of the swept keys that this mixer has, such as `("model.d_model", "64")`; the value as YAML
-            writes it, `null` included.
+    `values` are (key, value) of those that this mixer has, such as `("model.d_model", "64")`; as YAML writes them,
+    `null` included.
     """
 
     mixer: str
     values: tuple[tuple[str, str], ...] = ()
 
-    def value(self, key: str) -> str | None:
-        """The value of a key as YAML writes it; None if the column is not told by this key."""
-        return dict(self.values).get(key)
-
-    def without(self, keys: Iterable[str]) -> "Column":
+    def without(self, keys: Collection[str]) -> "Column":
         """The column without these keys."""
-        dropped = set(keys)
-        return replace(self, values=tuple(pair for pair in self.values if pair[0] not in dropped))
+        return replace(self, values=tuple(pair for pair in self.values if pair[0] not in keys))
 
 
 def keys_of(columns: Iterable[Column]) -> list[str]:
@@ -56,16 +49,19 @@ def keys_of(columns: Iterable[Column]) -> list[str]:
 
 def columns_in_order(columns: Iterable[Column]) -> list[Column]:
     """Distinct columns by mixer, as all tables and figures have them, then by the values of their keys."""
-    return sorted(set(columns), key=_rank)
-
-
-def _rank(column: Column) -> tuple:
-    values = tuple((key, natural(value)) for key, value in column.values)
-    return (rank(column.mixer, MIXERS), values)
+    return sorted(
+        set(columns),
+        key=lambda column: (rank(column.mixer, MIXERS), [(key, natural(value)) for key, value in column.values]),
+    )
 
 
 def labels(columns: Iterable[Column]) -> dict[Column, str]:
-    """What each of the columns is called beside the others: `attn, d_model=64`.
+    """What each of the columns is called beside the others: `attn, d_model=64`."""
+    return {column: ", ".join(parts) for column, parts in label_parts(columns).items()}
+
+
+def label_parts(columns: Iterable[Column]) -> dict[Column, list[str]]:
+    """The parts of each label: `attn` and `d_model=64`.
 
     An option that is off (null or false) in most of the columns is named where it is on.
     """
@@ -77,9 +73,7 @@ def labels(columns: Iterable[Column]) -> dict[Column, str]:
         (key, value) for (key, value), n in counts.items() if value in ("null", "false") and 2 * n > by_key[key]
     }
     return {
-        column: ", ".join(
-            [column.mixer, *(f"{short[key]}={value}" for key, value in column.values if (key, value) not in mostly_off)]
-        )
+        column: [column.mixer, *(f"{short[k]}={value}" for k, value in column.values if (k, value) not in mostly_off)]
         for column in columns
     }
 

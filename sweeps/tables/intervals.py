@@ -6,7 +6,7 @@ between draws of the data in it.
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 # The 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom; the last serves for all above it.
@@ -21,6 +21,13 @@ def student_t(freedom: float) -> float:
 def half_width(values: Sequence[float]) -> float:
     """Half of Student's 95% interval of the mean of at least two values."""
     return student_t(len(values) - 1) * stdev(values) / len(values) ** 0.5
+
+
+def mean_text(values: Sequence[float], form: str) -> str:
+    """The mean and, of several values, half of its interval: `+0.81 ± 0.03` with the form `+.2f`; nothing of none."""
+    if not values:
+        return ""
+    return f"{fmean(values):{form}}" + (f" ± {half_width(values):{form.lstrip('+')}}" if len(values) > 1 else "")
 
 
 def error_of_sum(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:

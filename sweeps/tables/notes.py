@@ -22,12 +22,8 @@ _MACHINE = ("precision", "device", "threads", "instruction_set")
 def notes_of(frame: pd.DataFrame) -> list[str]:
     """Runs that cannot be read, see the future, or differ in more than the tables show; `frame`: of `spread_out`."""
     known = frame[frame["mixer"].notna()]
-    return [*unreadable(frame), *_see_the_future(known), *_changed_code(known), *_unlike_runs(known)]
-
-
-def unreadable(frame: pd.DataFrame) -> list[str]:
-    """A line for each run, or line of a `rows.csv`, that cannot be read."""
-    return [f"unreadable: {error}" for error in frame.loc[frame["status"] == "unreadable", "error"].dropna()]
+    unreadable = [f"unreadable: {error}" for error in frame.loc[frame["status"] == "unreadable", "error"].dropna()]
+    return [*unreadable, *_see_the_future(known), *_changed_code(known), *_unlike_runs(known)]
 
 
 def _see_the_future(frame: pd.DataFrame) -> list[str]:

@@ -32,8 +32,15 @@ class Name(NamedTuple):
     def __str__(self) -> str:
         return f"{self.task} {self.setting}".strip()
 
+    @property
+    def kind(self) -> str:
+        """Where it stands in a file."""
+        return "settings" if self.setting else "means"
 
-Numbers = Mapping[tuple[Name, str], list[float]]  # by name and mixer; of ours one for each column of the mixer
+
+Place = tuple[Name, str]  # and a mixer
+Numbers = Mapping[Place, float]
+Means = Iterable[tuple[Place, float]]  # of ours there may be several of one place, by column
 Series = Mapping[Name, Mapping[Column, Entry]]  # of ours
 
 
@@ -42,8 +49,7 @@ class Published:
     """A published table.
 
     Attributes:
-        title: what it is.
-        about: that, where it is from, what is known of its training and how it was checked, in sentences.
+        about: its title, where it is from, what is known of its training and how it was checked, in sentences.
         rates: the learning rates that its numbers are the best of, where ours count too; else empty.
         numbers: accuracies, one for each name and mixer.
         over: the settings of each task that a mean is over.
@@ -69,16 +75,16 @@ def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
 
 
 def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ...]]) -> Published:
-    numbers: dict[tuple[Name, str], list[float]] = {}
+    numbers: dict[Place, float] = {}
     for kind in ("means", "settings"):
         for mixer, row in table.get(kind, {}).items():
             for text, value in row.items():
                 if not (isinstance(value, int | float) and 0 <= value <= 1):
                     raise ValueError(f"{name}, {mixer}, {text}: {value!r} must be an accuracy in [0, 1]")
                 place = Name(*text.split(" ", 1))
-                if bool(place.setting) == (kind == "means") or (kind == "means" and text not in over):
+                if place.kind != kind or (kind == "means" and text not in over):
                     raise ValueError(f"{name}, {mixer}, {text}: this is no name of {kind}")
-                numbers[place, mixer] = [float(value)]
+                numbers[place, mixer] = float(value)
     title, source, recipe, checked = (str(table.get(key, "")) for key in ("title", "source", "recipe", "checked"))
     parts = (("", ", ".join(filter(None, (title, source)))), ("Recipe: ", recipe), ("Checked: ", checked))
     about = " ".join(f"{before}{text}." for before, text in parts if text)
@@ -90,22 +96,27 @@ def ours(
 ) -> Series:
     """Our accuracy for each one that any of the tables has, of every column that has a part of it.
 
-    The tables agree on what means are over. Of `rates`, if there are any, only these count, and a seed that lacks one
-    is left out.
+    Of `rates`, if there are any, only these count, and a seed that lacks one is left out. ValueError for tables whose
+    means are over different settings.
     """
+    settings: dict[Name, tuple[str, ...]] = {}
+    for table in tables:
+        for name, _ in table.numbers:
+            over = (name.setting,) if name.setting else table.over[name.task]
+            if set(settings.setdefault(name, over)) != set(over):
+                told = f"{name}: {table.title} has the mean over other settings than another table"
+                raise ValueError(f"{told}, over {', '.join(over)}: name it alone after --published")
     frame = frame[frame["score"] == ACCURACY.name]
     if frame.empty:
         return {}
     scores = at_rate_of_task(frame, rates) if rule == "last" else scores_by_seed(frame, rule, rates)
     by_cell = {cell: own.droplevel(_CELL).to_dict() for cell, own in scores.groupby(level=_CELL, sort=False)}
     found: dict[Name, dict[Column, Entry]] = {}
-    for table in tables:
-        for name in dict.fromkeys(name for name, _ in table.numbers):
-            over = (name.setting,) if name.setting else table.over[name.task]
-            for column in columns_in_order(place[0] for place in by_cell if place[1] == name.task):
-                by_setting = [by_cell.get((column, name.task, setting), {}) for setting in over]
-                if any(by_setting):
-                    found.setdefault(name, {})[column] = mean_of(seeds_entry(by_seed) for by_seed in by_setting)
+    for name, over in settings.items():
+        for column in columns_in_order(place[0] for place in by_cell if place[1] == name.task):
+            by_setting = [by_cell.get((column, name.task, setting), {}) for setting in over]
+            if any(by_setting):
+                found.setdefault(name, {})[column] = mean_of(seeds_entry(by_seed) for by_seed in by_setting)
     return found
 
 
@@ -149,32 +160,27 @@ def _ended(frame: pd.DataFrame, rates: Collection[float]) -> pd.DataFrame:
     return ended[ended["lr"].isin(rates)] if rates else ended
 
 
-def whole(series: Series) -> Numbers:
+def whole(series: Series) -> Means:
     """Our means over all settings of a published one."""
-    found = defaultdict[tuple[Name, str], list[float]](list)
-    for name, row in series.items():
-        for column, entry in row.items():
-            if entry.mean is not None and entry.whole:
-                found[name, column.mixer].append(entry.mean)
-    return found
+    entries = [((name, column.mixer), entry) for name, row in series.items() for column, entry in row.items()]
+    return [(place, entry.mean) for place, entry in entries if entry.mean is not None and entry.whole]
 
 
-def distance(one: Numbers, other: Numbers) -> tuple[int, float | None, float | None]:
+def distance(one: Means, other: Numbers) -> tuple[int, float | None, float | None]:
     """How many numbers two tables share, and over those the RMSE and Spearman's rank correlation."""
-    pairs = [(a, b) for place in one if place in other for a in one[place] for b in other[place]]
+    pairs = [(value, other[place]) for place, value in one if place in other]
     if not pairs:
         return 0, None, None
     both = pd.DataFrame(pairs, columns=["one", "other"])
     rmse = ((both["one"] - both["other"]) ** 2).mean() ** 0.5
-    ranks = both.rank()
-    enough = len(both) > 2 and (ranks.nunique() > 1).all()
-    return len(both), float(rmse), float(ranks["one"].corr(ranks["other"])) if enough else None
+    spearman = both.corr("spearman", min_periods=3).loc["one", "other"]  # NaN if one has no two ranks
+    return len(both), float(rmse), None if pd.isna(spearman) else float(spearman)
 
 
-def ranges(tables: Iterable[Published]) -> dict[tuple[Name, str], tuple[float, float, int]]:
+def ranges(tables: Iterable[Published]) -> dict[Place, tuple[float, float, int]]:
     """The lowest and the highest number of several tables, and how many of them have it, by name and mixer."""
-    values = defaultdict[tuple[Name, str], list[float]](list)
+    values = defaultdict[Place, list[float]](list)
     for table in tables:
-        for place, own in table.numbers.items():
-            values[place] += own
+        for place, value in table.numbers.items():
+            values[place].append(value)
     return {place: (min(own), max(own), len(own)) for place, own in values.items()}

@@ -1,12 +1,10 @@
 """The Parallax paper's table of stable ranks, from the rows of `mixerlab analyse` (`sweeps.figures.inside`)."""
 
-from statistics import fmean
-
 import pandas as pd
 
 from mixerlab.records.names import MIXERS, natural, place_rank, rank
 from mixerlab.records.text import escape_markdown
-from mixerlab.sweeps.tables.intervals import half_width
+from mixerlab.sweeps.tables.intervals import mean_text
 from mixerlab.sweeps.tables.writers import aligned
 
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "W_R", "W_QK", "W_OV", "W_RK")  # those of the paper, before others
@@ -31,12 +29,6 @@ def stable_ranks(frame: pd.DataFrame) -> str:
         for name in names:
             entries = [by_replica.get((*place, *column, f"srank {name}")) for column in columns]
             if any(entry is not None for entry in entries):
-                lines.append([*place, name, *map(_text, entries)])
+                seeds = ([] if entry is None else list(entry.dropna()) for entry in entries)
+                lines.append([*place, name, *(mean_text(own, ".1f") for own in seeds)])
     return f"{aligned(lines, 3)}\n\n{NOTE}\n"
-
-
-def _text(by_seed: pd.Series | None) -> str:
-    values = [] if by_seed is None else list(by_seed.dropna())
-    if not values:
-        return ""
-    return f"{fmean(values):.1f}" + (f" ± {half_width(values):.1f}" if len(values) > 1 else "")

@@ -126,11 +126,9 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
 def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None, data_in_columns: bool = False) -> pd.DataFrame:
     """The frame with its `column` for each row, and the swept keys of the task in the names of its settings.
 
-    Args:
-        frame: as `collect` gives it.
-        by: the keys that columns are told by, swept or not; None: all that were swept. The runs of one column that
-            differ in others compete.
-        data_in_columns: the swept keys of the task stand in the columns too, and settings keep their names.
+    Columns are told by the keys `by`, swept or not; None: by all that were swept. The runs of one column that differ in
+    others compete. With `data_in_columns` the swept keys of the task stand in the columns too, and settings keep their
+    names.
     """
     frame = frame.reset_index(drop=True)
     known = frame[frame["mixer"].notna()]

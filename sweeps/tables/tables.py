@@ -7,7 +7,7 @@ Tables never hide gaps. Three marks: bold, with evidence (`best_of`); † where 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 from typing import Any
 
 import pandas as pd
@@ -16,7 +16,7 @@ from mixerlab.records.best import MARGIN, NEAR_PERFECT
 from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
-from mixerlab.sweeps.tables.intervals import half_width
+from mixerlab.sweeps.tables.intervals import error_of_sum, half_width, student_t
 
 STATUSES = ("diverged", "failed", "missing", "ok")  # the worst first
 _SPREAD = (
@@ -81,6 +81,28 @@ class Entry:
     def spread(self) -> float | None:
         """The sample standard deviation over seeds; None below two."""
         return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
+
+    @property
+    def error(self) -> tuple[float, float]:
+        """The squared standard error of the mean over seeds, and its degrees of freedom (`error_of_sum`).
+
+        Settings with one seed add nothing to the error, which then is a lower bound. (0, 0): no setting has two seeds.
+        """
+        if (n := len(self.by_seed)) > 1:
+            return variance(self.by_seed.values()) / n, n - 1
+        errors = (part.error for part in self.parts)
+        return error_of_sum((error / len(self.parts) ** 2, freedom) for error, freedom in errors)
+
+    @property
+    def half_interval(self) -> float | None:
+        """Half of Student's 95% interval; None where nothing says how far seeds differ, or two seeds do."""
+        error, freedom = self.error
+        return None if freedom == 0 or len(self.by_seed) == 2 else student_t(freedom) * error**0.5
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether some settings have one seed, so that the interval is a lower bound."""
+        return self.seeds[0] == 1
 
 
 Row = Mapping[Column, Entry]

@@ -8,7 +8,7 @@ import pandas as pd
 from mixerlab.records.best import ENDED
 from mixerlab.records.names import AVERAGE, place_rank
 from mixerlab.records.text import duration, escape_latex, escape_markdown, one_line
-from mixerlab.sweeps.tables.columns import columns_in_order, labels
+from mixerlab.sweeps.tables.columns import columns_in_order, label_parts, labels
 from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, settings_of, task_table, text_of
 
 
@@ -59,7 +59,7 @@ def to_latex(table: Table) -> str:
     The values of swept keys stand below their mixer: in one line they would be wider than any entry.
     """
     places = "l" * (len(table.labels) + len(table.columns))  # so that means, all of five characters, are aligned
-    heads = [escape_latex(label).replace(", ", r"\\") for label in labels(table.columns).values()]
+    heads = [r"\\".join(map(escape_latex, parts)) for parts in label_parts(table.columns).values()]
     heads = [rf"\shortstack[l]{{{head}}}" if r"\\" in head else head for head in heads]
     header = _latex_line(map(escape_latex, table.labels), heads)
     lines = [rf"\begin{{tabular}}{{@{{}}{places}@{{}}}}", r"\toprule", header, r"\midrule"]

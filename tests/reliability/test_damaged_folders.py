@@ -28,7 +28,7 @@ def victim(results):
 def reported(monkeypatch):
     """What a report says of a folder, without figures."""
     monkeypatch.setattr(report, "report_figures", lambda *_: ())
-    return lambda results: report.report(results).text
+    return lambda results: report.report([results], results / "report")
 
 
 def check_costs_its_cell(text, folder, path=None):

@@ -43,7 +43,7 @@ def test_committed_tables_come_from_the_records(copied, tmp_path, name):
             page.write_text(re.sub(r"(<!-- .* -->\n)(\|.*\n)+", r"\1", page.read_text()))
         else:
             (copied / file).unlink()
-    import_module(f"makers.{name}").make(tmp_path / "scratch")
+    import_module(f"makers.{name}").make(copied / name, tmp_path / "scratch")
     for file in files:
         assert (copied / file).read_text() == (RESULTS / file).read_text(), file
 
@@ -64,7 +64,7 @@ def test_whether_mad_predicts_text(copied, tmp_path):
     frame = pd.DataFrame(rows).assign(**more, clean_val_accuracy=0.5, official_accuracy=0.5)
     negative = frame[frame["mixer"] == "gdn"].assign(**{"mixer.allow_neg_eigval": True, "clean_accuracy": 0.99})
     pd.concat([frame, negative]).to_csv(copied / "map" / "rows.csv.xz", index=False)
-    import_module("makers.prediction").make(tmp_path)
+    import_module("makers.prediction").make(copied / "prediction", tmp_path)
     lines = [line.split("|") for line in (copied / "prediction" / "README.md").open() if line.startswith("|")]
     found = {line[1].strip(): line[2].strip() for line in lines}
     chosen = ("mean of the baselines", "icr", "sc")

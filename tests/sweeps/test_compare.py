@@ -1,6 +1,7 @@
 """Our numbers beside published ones: complete or not, by each rule, at their learning rates, and what is refused."""
 
 import re
+from dataclasses import replace
 
 import fakes
 import pytest
@@ -83,13 +84,13 @@ def test_notes_are_of_the_runs_that_are_shown(results, published, tmp_path):
 
 def test_the_distance_of_two_tables():
     one, other = (
-        {(Name(f"t{n}"), "attn"): [v] for n, v in enumerate(values)}
+        {(Name(f"t{n}"), "attn"): v for n, v in enumerate(values)}
         for values in ([0.1, 0.4, 0.2, 0.9], [0.2, 0.3, 0.4, 0.8])
     )
-    count, rmse, spearman = distance(one, other)
+    count, rmse, spearman = distance(one.items(), other)
     assert (count, rmse) == (4, pytest.approx((0.07 / 4) ** 0.5))
     assert spearman == pytest.approx(0.8)  # 1 - 6 sum d^2 / (n (n^2 - 1)), d = 0, 1, 1, 0
-    assert distance(one, {}) == (0, None, None)
+    assert distance(one.items(), {}) == (0, None, None)
 
 
 def test_each_seed_has_its_own_best_rate(tmp_path):
@@ -145,6 +146,14 @@ def test_runs_on_other_data_have_lines_of_their_own(published, tmp_path):
         fakes.add_run(tmp_path, [accuracy], lr=[1e-3], task="icr_challenge", setting="256-512", data_seed=data_seed)
     text = compare.compare([tmp_path], tmp_path / "out", read_published(published))
     assert re.search(r"attn, data_seed=0 *\| 0.800 \| 1.000", text) and re.search(r"data_seed=1 *\| 0.600", text)
+
+
+def test_tables_whose_means_are_over_other_settings_are_not_set_side_by_side(results, published, tmp_path):
+    """Else ours was the mean over the settings of the last one, beside all of them."""
+    tables = read_published(published)
+    tables["other"] = replace(tables["other"], over={"mem": SETTINGS[:2]})
+    with pytest.raises(ValueError, match="mem: Other has the mean over other settings"):
+        compare.compare([results], tmp_path / "out", tables)
 
 
 def test_what_it_refuses(results, published, tmp_path):

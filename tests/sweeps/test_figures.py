@@ -11,7 +11,7 @@ from mixerlab.sweeps.figures.by_task import by_task
 from mixerlab.sweeps.figures.curves import run_curves, training_curves
 from mixerlab.sweeps.figures.difficulty import difficulty, harder_set
 from mixerlab.sweeps.figures.heat_map import heat_map
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import PANEL_TITLE, Sheet, caption_of, text_width
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.swept import learning_rates, score_by_key, score_by_size

@@ -74,16 +74,16 @@ def test_a_table_is_the_reports_as_a_frame(results, capsys):
         reports.table(results, selection="best")
 
 
-def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path):
+def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path, capsys):
     pack(results, tmp_path / "all.tar.xz")
-    text = reports.report(results).text
-    assert reports.report(results / "report/rows.csv", tmp_path / "a").text == text
-    assert reports.report(tmp_path / "all.tar.xz", tmp_path / "b").text == text
+    text = reports.report([results], results / "report")
+    assert reports.report([results / "report/rows.csv"], tmp_path / "a") == text
+    assert reports.report([tmp_path / "all.tar.xz"], tmp_path / "b") == text
     rows = results / "report/rows.csv"
     content = rows.read_bytes()
     with pytest.raises(ValueError, match="would write over"):
-        reports.report(rows, rows.parent, where=["seed=0"])
-    assert rows.read_bytes() == content and reports.report(rows).folder == rows.parent / "report"
+        reports.report([rows], rows.parent, where=["seed=0"])
+    assert rows.read_bytes() == content and str(rows.parent / "report") in reported(capsys, rows)
 
 
 def test_options_choose_what_is_shown(results, capsys):
@@ -202,8 +202,8 @@ def test_a_report_replaces_the_one_before_and_nothing_else(results):
     for path in mine:
         path.write_text("mine")
     fakes.add_run(results, [0.0, 0.1, 0.0], mixer="gdn", task="icr_challenge", setting="1024-2048")
-    reports.report(results)
+    reports.report([results], results / "report")
     gone = [results / "report/official/challenge.md", results / "report/clean/accuracy.md"]
     assert all(path.exists() for path in gone)
-    reports.report(results, selections=("official",), where=["task=icr"])
+    reports.report([results], results / "report", selections=("official",), where=["task=icr"])
     assert not any(path.exists() for path in gone) and all(path.read_text() == "mine" for path in mine)

@@ -8,7 +8,7 @@ from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures import report_figures
 from mixerlab.sweeps.figures.by_task import by_task
 from mixerlab.sweeps.figures.heat_map import heat_map
-from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.report.report import tables_of
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect, rows_of

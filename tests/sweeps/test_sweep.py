@@ -3,10 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 from trainers import FakeCell
 
 from mixerlab.records.claims import claim
 from mixerlab.sweeps.launch import sweep as sweep_module
+from mixerlab.sweeps.launch.cells import Cell, names_of
 from mixerlab.sweeps.launch.executors import Ended
 from mixerlab.sweeps.launch.sweep import Sweep
 
@@ -53,6 +55,13 @@ def test_cells_are_submitted_in_order_and_no_more_than_there_are_slots(make):
     assert sweep.train(cells) == {} and executor.order == list("abcd") and executor.most == 2
     sweep.close()
     assert executor.is_stopped
+
+
+def test_a_run_is_named_by_a_key_whose_end_is_like_that_of_its_setting(tmp_path):
+    cfg = OmegaConf.create({"mixer": {"name": "attn"}, "task": {"name": "icr"}})
+    config = {"task": {"setting": "map_seed=1"}}
+    cells = [Cell(["task.map_seed=1", f"seed={seed}"], cfg, config, {}, tmp_path, 1.0) for seed in (0, 1)]
+    assert list(names_of(cells).values()) == [f"attn icr map_seed=1, seed={seed}" for seed in (0, 1)]
 
 
 def test_what_another_process_was_faster_to_train_is_tried_again(make):

@@ -195,6 +195,12 @@ def test_latex_has_swept_keys_below_their_mixer_and_its_notes_as_comments(seeds)
     assert r"0.517\textsubscript{(2 to 3 seeds)}\textsuperscript{*}" in latex and "% mean ± std" in latex
 
 
+def test_a_value_with_commas_is_on_one_line_in_latex(tmp_path):
+    for beta in (0.9, 0.95):
+        fakes.add_run(tmp_path, [0.5], lr=1e-3, changed={"optimizer.betas": [0.8, beta]})
+    assert r"\shortstack[l]{attn\\betas=[0.8, 0.95]}" in to_latex(task_table(fakes.cells_of(tmp_path)))
+
+
 def test_csv_has_a_row_for_each_entry(seeds):
     attn, _, gdn, mamba, _ = csv.DictReader(io.StringIO(to_csv(seeds)))
     assert (attn["task"], attn["column"], attn["n"], attn["bold"]) == ("icr", "attn, d_model=64", "3", "1")

@@ -1,8 +1,7 @@
-"""What figures draw: the scores of a report, and how certain each is."""
+"""What figures draw: the scores of a report."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import variance
 
 import pandas as pd
 
@@ -11,8 +10,7 @@ from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
 from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.intervals import error_of_sum, student_t
-from mixerlab.sweeps.tables.tables import Entry, Row, task_table
+from mixerlab.sweeps.tables.tables import Row, task_table
 
 
 @dataclass(frozen=True)
@@ -57,42 +55,3 @@ class Scores:
         settings = self.cells.drop_duplicates(["task", "setting_name"])
         by_task = settings.groupby("task")["chance"].agg(lambda levels: levels.mean(skipna=False))
         return {**by_task, AVERAGE: by_task[averaged(by_task.index)].mean(skipna=False)}
-
-
-def dots_of(entry: Entry) -> list[float]:
-    """The scores of single seeds that are drawn as dots, in place of an interval.
-
-    Those of one setting, up to five: some learned it and others did not, so that an interval would span the panel. Of a
-    mean over settings two, which have no useful interval.
-    """
-    seeds = list(entry.by_seed.values())
-    return seeds if 2 <= len(seeds) <= (5 if entry.total == 1 else 2) else []
-
-
-def error_of(entry: Entry) -> tuple[float, float]:
-    """The squared standard error of a mean over seeds, and its degrees of freedom (`error_of_sum`).
-
-    Settings with one seed add nothing to the error, which then is a lower bound. (0, 0): no setting has two seeds.
-    """
-    if (n := len(entry.by_seed)) > 1:
-        return variance(entry.by_seed.values()) / n, n - 1
-    return error_of_sum((error / len(entry.parts) ** 2, freedom) for error, freedom in map(error_of, entry.parts))
-
-
-def interval_of(entry: Entry) -> tuple[float, float] | None:
-    """Student's 95% interval; None where nothing says how far seeds differ, or two seeds do."""
-    error, freedom = error_of(entry)
-    if entry.mean is None or freedom == 0 or len(entry.by_seed) == 2:
-        return None
-    half = student_t(freedom) * error**0.5
-    return entry.mean - half, entry.mean + half
-
-
-def whisker_of(entry: Entry) -> tuple[float, float] | None:
-    """The interval, where it is drawn."""
-    return None if dots_of(entry) else interval_of(entry)
-
-
-def is_bound(entry: Entry) -> bool:
-    """Whether some settings have one seed, so that the interval is a lower bound."""
-    return entry.seeds[0] == 1
