@@ -182,7 +182,7 @@ def test_shares_that_learned_are_of_the_cells_of_the_means(tmp_path):
     fakes.add_run(tmp_path, [0.95], lr=1e-3, mixer="gdn")
     for mixer in ("gdn", "novel"):
         fakes.add_run(tmp_path, [0.1], lr=1e-3, mixer=mixer, setting="seq_len=64", seq_len=64)
-    reports.report(tmp_path, tmp_path / "out")
+    reports.report([tmp_path], tmp_path / "out")
     shares = (tmp_path / "out/official/solved.md").read_text().split("Replicas")[0].replace(" ", "")
     assert "|icr|1.00|1.00(1/2)|-|" in shares and "|Avg|1.00|1.00(1/3)|-|" in shares
 
