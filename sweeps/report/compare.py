@@ -33,10 +33,11 @@ from mixerlab.sweeps.tables.tables import Entry
 from mixerlab.sweeps.tables.writers import aligned
 
 OUTSIDE = 0.02  # further than this outside the range of the published numbers is counted
-SPREAD = (
-    "After ±, half of Student's 95% interval over seeds; ‡ a lower bound, as some settings have one seed. * Over some"
-    " of the settings only: part of no distance."
-)
+MARKS = {
+    "±": "After ±, half of Student's 95% interval over seeds.",
+    "‡": "‡ A lower bound, as some settings have one seed.",
+    "* (": "* Over some of the settings only: part of no distance.",
+}
 RULES = {rule: f"each seed's {told}" for rule, told in CHOSEN.items()} | {
     "last": "last epoch, at the learning rate of each task that is best on test for all mixers together"
 }
@@ -93,7 +94,7 @@ def compare(
     out = Path(out)
     check_writable(out, "--out")
     told = "; ".join([*(RULES[rule] for rule in rules), *at])
-    text, captions = [f"Ours: {told}. {SPREAD}"], {}
+    text, captions = [], {}
     for kind, title in TITLES.items():
         shown = {label: {name: series[name] for name in series if name.kind == kind} for label, series in every.items()}
         if any(shown.values()):
@@ -107,6 +108,8 @@ def compare(
             figure = comparison(shown, theirs, told, width)
             save(figure, out / kind, FORMATS[:2])
             captions[kind] = caption_of(figure)
+    marks = [note for mark, note in MARKS.items() if any(mark in table for table in text)]
+    text.insert(0, " ".join([f"Ours: {told}.", *marks]))
     notes = [
         f"{key}: {table.about}"
         for key, table in tables.items()
