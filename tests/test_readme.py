@@ -132,7 +132,7 @@ def test_the_new_hybrid_composes(project):
 COMMANDS = [
     line.partition(" #")[0].strip().removeprefix("python run.py ").removeprefix("mixerlab ")
     for block in blocks("bash")
-    for line in block.replace(" && ", "\n").splitlines()
+    for line in block.replace("\\\n", "").replace(" && ", "\n").splitlines()
     if line.startswith(("python run.py", "mixerlab "))
     and not line.startswith(("mixerlab report", "mixerlab compare", "mixerlab generate"))
     and " -m experiment=" not in line  # `test_sweep_cells` composes these
