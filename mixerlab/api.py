@@ -62,7 +62,7 @@ def check(mixer: Callable[..., SequenceMixer], d_model: int = WIDTH, **arguments
         How its replicas will compute.
 
     Raises:
-        ValueError: the first check that the mixer fails, or what is no class.
+        ValueError: the first check that the mixer fails; or `mixer` is no class.
     """
     if isinstance(mixer, nn.Module) or not callable(mixer):
         given = one_line(repr(mixer))

@@ -38,7 +38,7 @@ GROUPS = ("mixer", "task", "model", "optimizer", "schedule", "trainer")  # of a 
 class Score:
     """What a run is judged by: a task says it (`tasks.base.Task.score`), and all that compares scores follows it.
 
-    `name` is of its columns, such as `test_bits_per_byte`: words of `a-z`, `0-9` and `_`.
+    `name` becomes part of its columns: `bits_per_byte` that of `test_bits_per_byte`. It has only `a-z`, `0-9` and `_`.
     """
 
     name: str = "accuracy"

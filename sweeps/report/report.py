@@ -122,7 +122,9 @@ def table(
     """A table of `report` as a frame of the same texts, marks included; its `attrs["notes"]` say what they mean.
 
     Args:
-        source, where, by: as one of `sources`, and so on, of `report`.
+        source: a results folder, an archive of records, or the `rows.csv` of a report.
+        where: only records that meet every `KEY=VALUE`, such as `["mixer=attn,gdn", "model.d_model=64"]`.
+        by: the keys whose values have columns of their own beside the mixer's; None: those that were swept.
         name: `accuracy` or another score, `challenge` or `settings`; None: the first that there is.
         selection: what chooses checkpoint and learning rate.
 
