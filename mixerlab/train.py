@@ -20,7 +20,7 @@ from mixerlab.checks.buildable import check_buildable
 from mixerlab.checks.outputs import OutputCheck
 from mixerlab.config.building import Parts, loggers_of
 from mixerlab.config.project import projects_in_use, use_noted_folders
-from mixerlab.config.values import checked, must_train
+from mixerlab.config.values import checked, kept_record
 from mixerlab.loading import load
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
@@ -95,15 +95,12 @@ class _Run:
 
     def kept_record(self) -> Record | None:
         """The record, if this command leaves it as it is; None if the run is to train. Raises `Unreadable`."""
-        if self.cfg.force is True:
-            return None
         try:
-            record = files.read_record(self.folder)
+            return kept_record(self.folder, self.cfg.force, self.code)
         except files.Unreadable as error:
             if isinstance(error.__cause__, OSError):  # it may be whole
                 raise
             raise files.Unreadable(f"{error}; force=true trains the run once more") from error
-        return None if must_train(record, self.cfg.force, self.code) else record
 
     def hyperparameters(self) -> dict[str, Any]:
         """What loggers are told of it: the keys that can change its result, its setting and its id."""

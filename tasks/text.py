@@ -215,8 +215,7 @@ def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
     try:
         ids = np.load(path, mmap_mode="r") if path.suffix == ".npy" else np.memmap(path, dtype, "r")
     except Exception as error:
-        told = f"cannot be mapped ({error})" if path.stat().st_size else "is empty"
-        raise ValueError(f"{path} {told}: give another task.path") from error
+        raise ValueError(f"{path} cannot be mapped ({error}): give another task.path") from error
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise ValueError(f"{path}: has {ids.dtype} of shape {ids.shape}, must be a row of integers")
     return ids

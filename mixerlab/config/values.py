@@ -21,7 +21,7 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.block import GRANULE
 from mixerlab.records.code_version import code_version
 from mixerlab.records.files import Unreadable, read_record
-from mixerlab.records.identity import present, replicas_of
+from mixerlab.records.identity import DATA_PATHS, present, replicas_of
 from mixerlab.records.named import check_sweep_name
 from mixerlab.records.schema import Record, changed_code, check_name, rows_digest
 from mixerlab.tasks.base import Task
@@ -119,7 +119,7 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
                 code["start_from"] = rows_digest(made_by)[:12]
     if (digest := digest_of_files(task, config["task"]["data_dir"])) is not None:
         config["task"]["data_sha256"] = digest
-        for key in ("data_dir", "path"):  # the run is loaded from other folders too
+        for key in (path.removeprefix("task.") for path in DATA_PATHS):  # the run is loaded from other folders too
             if place := config["task"].get(key):
                 config["task"][key] = str(Path(place).expanduser().absolute())
     return task, config, code
@@ -229,11 +229,15 @@ def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
     return {"mixer": mixer_version(config), "task": code_version(*task), "training": code_version(*training)}
 
 
-def must_train(record: Record | None, force: bool | Literal["changed"], code: Mapping[str, str]) -> bool:
-    """Whether a command trains a run that has this record; `code` is what `checked` gives of it."""
-    if force is True or record is None or record.status != "finished":
-        return True
-    return force == CHANGED and bool(changed_code(record, code))
+def kept_record(folder: Path, force: bool | Literal["changed"], code: Mapping[str, str]) -> Record | None:
+    """A run's record, if a command with this `force` leaves it as it is; None if the run is to train.
+
+    `code` is what `checked` gives of the run. Raises `Unreadable`.
+    """
+    record = None if force is True else read_record(folder)
+    if record is None or record.status != "finished" or (force == CHANGED and changed_code(record, code)):
+        return None
+    return record
 
 
 def mixer_version(config: Mapping[str, Any]) -> str:

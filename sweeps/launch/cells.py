@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.errors import ConfigCompositionException
@@ -20,11 +20,11 @@ from mixerlab.config.compose import complete, without_hydra
 from mixerlab.config.hints import UnknownKey, unknown_key
 from mixerlab.config.project import command_line_folders, note_folders, use_folders
 from mixerlab.config.settings import settings_of
-from mixerlab.config.values import checked, must_train
-from mixerlab.records.files import read_record, run_folder
+from mixerlab.config.values import checked
+from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
 from mixerlab.records.provenance import COMMAND, shell_command
-from mixerlab.records.schema import CHOICES, Record
+from mixerlab.records.schema import CHOICES
 from mixerlab.tasks.base import SPLITS
 
 ALL_SETTINGS = "task.setting=*"
@@ -51,11 +51,6 @@ class Cell:
     @property
     def run_id(self) -> str:
         return self.folder.name
-
-    def kept_record(self, force: bool | Literal["changed"]) -> Record | None:
-        """Its record, if a sweep with this `force` leaves it as it is; None if the cell is to train."""
-        record = None if force is True else read_record(self.folder)
-        return None if must_train(record, force, self.code) else record
 
     @property
     def label(self) -> tuple[str, str, str]:

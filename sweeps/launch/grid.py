@@ -8,7 +8,7 @@ from typing import Literal
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 
-from mixerlab.config.values import CHANGED
+from mixerlab.config.values import CHANGED, kept_record
 from mixerlab.records.atomic import remove_leftovers
 from mixerlab.records.claims import claim
 from mixerlab.records.files import Unreadable, check_writable, forget
@@ -63,7 +63,7 @@ def _find(
     pending, finished, damaged = [], {}, {}
     for cell in cells:
         try:
-            if (record := cell.kept_record(force)) is None:
+            if (record := kept_record(cell.folder, force, cell.code)) is None:
                 pending.append(cell)
             else:
                 finished[cell] = record

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
+from mixerlab.config.values import kept_record
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import chosen_by, ended_at_best_rate, score_of
 from mixerlab.records.files import check_writable, read_record
@@ -119,11 +120,11 @@ class Search:
 
     def train(self, batch: Sequence[Tried]) -> None:
         """Trains the runs of these trials that are not finished, and sets what came of each."""
-        pending: dict[Path, Cell] = {}
+        pending, force = dict[Path, Cell](), self.sweep.config.force
         for one in batch:
             try:
                 cell = one.cell = self.sweep.composer.cell([*self.fixed, *one.overrides])
-                if cell.folder not in self.trained and cell.kept_record(self.sweep.config.force) is None:
+                if cell.folder not in self.trained and kept_record(cell.folder, force, cell.code) is None:
                     pending[cell.folder] = cell
             except ValueError as error:  # values that no run can have, or a damaged record
                 one.error = str(error)

@@ -87,7 +87,7 @@ def compare(
     if empty:
         table = next(iter(tables.values()))
         name = next(name for name, _ in table.numbers)
-        example = f"{name.task} {name.setting or table.over[name.task][0]}"
+        example = f"{name.task} {table.settings_of(name)[0]}"
         lacking = f"{', '.join(empty)}: no run on a setting that a table of {', '.join(tables)} has, such as {example}"
         tried = ", ".join(f"{rate:g}" for rate in sorted({rate for frame in frames for rate in frame["lr"].dropna()}))
         raise ValueError(", at each of ".join([lacking, *at]) + (f"; --rates names others, of {tried}" if at else ""))
@@ -119,7 +119,7 @@ def compare(
         (name.task, setting)
         for table in tables.values()
         for name, _ in table.numbers
-        for setting in ((name.setting,) if name.setting else table.over[name.task])
+        for setting in table.settings_of(name)
     ]
     for frame in frames:
         here = pd.MultiIndex.from_frame(frame[["task", "setting"]]).isin(places)

@@ -1,12 +1,12 @@
 """From the records of a results folder, an archive or a `rows.csv` to a frame: one row per replica."""
 
-import functools
 import hashlib
 import json
 import math
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -195,14 +195,18 @@ def read_rows(path: str | Path) -> pd.DataFrame:
         if missing := sorted(needed - set(frame)):
             raise ValueError(f"it has no {', '.join(missing)}")
         numbers = {*LABELS, *(name for score in scores for name in result_columns(score))} - _TEXTS
-        for name in frame.columns.difference([*_TEXTS]):
-            frame[name] = pd.to_numeric(frame[name]) if name in numbers else frame[name].map(_value, na_action="ignore")
-        return frame
+
+        def read(name: Any, own: pd.Series) -> pd.Series:
+            if name in _TEXTS:
+                return own
+            return pd.to_numeric(own) if name in numbers else own.map(_value, na_action="ignore")
+
+        return pd.DataFrame({name: read(name, own) for name, own in frame.items()})  # at once: else it is fragmented
     except Exception as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
 
 
-@functools.cache
+@cache
 def _value(text: str) -> Any:
     """What pandas has written so: a number or a bool, or text that looks like one, such as `1e3`."""
     for kind in (int, float):

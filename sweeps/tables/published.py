@@ -61,6 +61,10 @@ class Published:
     numbers: Numbers
     over: Mapping[str, tuple[str, ...]]
 
+    def settings_of(self, name: Name) -> tuple[str, ...]:
+        """What a number of this name is the mean over."""
+        return (name.setting,) if name.setting else self.over[name.task]
+
 
 def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
     """The tables of a file by name; `published.yaml` says how one is written."""
@@ -102,7 +106,7 @@ def ours(
     settings: dict[Name, tuple[str, ...]] = {}
     for table in tables:
         for name, _ in table.numbers:
-            over = (name.setting,) if name.setting else table.over[name.task]
+            over = table.settings_of(name)
             if set(settings.setdefault(name, over)) != set(over):
                 told = f"{name}: {table.title} has the mean over other settings than another table"
                 raise ValueError(f"{told}, over {', '.join(over)}: name it alone after --published")

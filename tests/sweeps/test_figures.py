@@ -73,17 +73,6 @@ def test_a_mean_that_misses_a_setting_is_hollow(tmp_path):
     assert [bar.get_height() for bar in hollow] == [0.8]
 
 
-def test_a_hollow_mark_is_large_enough_to_be_seen_as_one(tmp_path):
-    """The edge of a small `+` would fill it."""
-    for setting in ("baseline", "seq_len-256"):
-        fakes.add_run(tmp_path, [0.2, 0.6, 0.4], setting=setting)
-    fakes.add_run(tmp_path, [0.2, 0.6, 0.4], mixer="novel")
-    scores = scores_of(tmp_path)
-    (panel,) = learning_rates(scores).axes
-    sizes = {line.get_markersize() for line in panel.lines if line.get_marker() == scores.look[Column("novel")].marker}
-    assert min(sizes) > 4.5
-
-
 @pytest.mark.parametrize(("least", "ends", "of_bars"), [(0.1, (0.08, 0.22), 0.22), (0.9, (0.88, 1.06), 1.06)])
 def test_an_axis_of_accuracies_is_as_long_as_they_need(tmp_path, least, ends, of_bars):
     for number, setting in enumerate(("baseline", "seq_len-256")):

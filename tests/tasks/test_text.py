@@ -114,12 +114,6 @@ def test_a_run_knows_where_its_text_lies_wherever_it_was_called(file, tmp_path, 
     assert build_task(OmegaConf.create(config["task"])).files == [str(file)]
 
 
-def test_an_empty_file_is_called_so(file):
-    file.write_text("")
-    with pytest.raises(ValueError, match=r"\.txt is empty: give another task\.path"):
-        task_of(file).splits()
-
-
 def test_a_pattern_has_files_of_one_kind_and_a_name_may_look_like_one(file):
     named = file.rename(file.with_name("a [1].txt"))
     assert task_of(named).files == [str(named)]
