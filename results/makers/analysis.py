@@ -10,7 +10,7 @@ from makers.common import copy_files, noted
 
 from mixerlab.analyse import write as write_analysis
 from mixerlab.records.names import TASKS, in_order
-from mixerlab.sweeps.tables.intervals import half_width
+from mixerlab.sweeps.tables.intervals import error_of_mean, half_width
 
 CLAIMS_NOTE = """\
 Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%
@@ -105,7 +105,10 @@ def claims_of_paper(rows: pd.DataFrame, note: str) -> str:
         verdict = ("open", "holds", "contrary")[found * sign] if sign else ("none found", "differs", "differs")[found]
         if {-1, 1} <= {found, *map(sign_of, by_task)}:
             verdict = "mixed"
-        shown = [f"{fmean(own):+.3g} ± {half_width(own):.2g}" if len(own) > 1 else "" for own in (*by_task, mean)]
+        shown = [
+            f"{fmean(own):+.3g} ± {half_width(error_of_mean(own)):.2g}" if len(own) > 1 else ""
+            for own in (*by_task, mean)
+        ]
         lines.append([text, *shown, verdict])
     if len(tasks) == 1:
         lines = [[line[0], *line[2:]] for line in lines]
@@ -116,7 +119,7 @@ def claims_of_paper(rows: pd.DataFrame, note: str) -> str:
 def sign_of(seeds: list[float]) -> int:
     """0 if the interval includes 0, or if there is none."""
     middle = fmean(seeds) if len(seeds) > 1 else 0.0
-    return 0 if middle == 0 or abs(middle) <= half_width(seeds) else 1 if middle > 0 else -1
+    return 0 if middle == 0 or abs(middle) <= half_width(error_of_mean(seeds)) else 1 if middle > 0 else -1
 
 
 def by_task_and_seed(rows: pd.DataFrame, one: Measured) -> pd.Series:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from statistics import fmean, variance
+from statistics import fmean
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from mixerlab.records.names import MIXERS, in_order, place_rank
 from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables import published
 from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.intervals import error_of_sum, mean_text, student_t
+from mixerlab.sweeps.tables.intervals import error_of_mean, interval_text, mean_text
 from mixerlab.sweeps.tables.writers import aligned
 
 RESULTS = Path(__file__).resolve().parents[1]
@@ -66,13 +66,7 @@ def mean_change(changes: Iterable[float], form: str = "+.3f", usual: int = 0) ->
 
 def difference_of_means(one: Sequence[float], other: Sequence[float]) -> str:
     """The difference of two means over seeds ± half of Welch's interval of 95%."""
-    return welch(fmean(one) - fmean(other), *((variance(side) / len(side), len(side) - 1) for side in (one, other)))
-
-
-def welch(difference: float, *errors: tuple[float, float]) -> str:
-    """A difference ± half of Welch's interval, by the squared errors of both sides and their degrees of freedom."""
-    error, freedom = error_of_sum(errors)
-    return f"{difference:+.3f} ± {student_t(freedom) * error**0.5:.3f}"
+    return interval_text(fmean(one) - fmean(other), error_of_mean(one), error_of_mean(other), form="+.3f")
 
 
 def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float], selection: Selection = "official") -> pd.DataFrame:

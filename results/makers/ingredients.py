@@ -17,7 +17,7 @@ from mixerlab.records.names import MIXERS, TASKS, in_order
 from mixerlab.sweeps.figures.by_task import named_sheet
 from mixerlab.sweeps.figures.comparison import BAND
 from mixerlab.sweeps.figures.sheet import figure_style, save
-from mixerlab.sweeps.tables.intervals import half_width
+from mixerlab.sweeps.tables.intervals import error_of_mean, half_width
 from mixerlab.sweeps.tables.published import ranges, read_published
 
 EFFECT: dict = {"color": "#0072B2", "markersize": 3.5, "ecolor": "0.15", "elinewidth": 0.8}
@@ -70,7 +70,7 @@ def effects_figure(
             for y, effects_on in enumerate(found.values()):
                 if task in effects_on:
                     own = effects_on[task]
-                    half, inside = (half_width(own), None) if len(own) > 1 else (0.0, "white")
+                    half, inside = half_width(error_of_mean(own)), None if len(own) > 1 else "white"
                     panel.errorbar(fmean(own), y, xerr=half, fmt="o", markerfacecolor=inside, **EFFECT)
                     for sign, head in ((-1, "<"), (1, ">")):
                         if sign * fmean(own) + half > LIMIT:

@@ -4,13 +4,14 @@ import shutil
 from itertools import combinations
 from pathlib import Path
 
-from makers.common import EARLIER, RECORDS, copy_report, welch, write_in_page
+from makers.common import EARLIER, RECORDS, copy_report, write_in_page
 
 from mixerlab.records.names import AVERAGE
 from mixerlab.records.schema import LABELS
-from mixerlab.sweeps.report.compare import compare, entry_text
+from mixerlab.sweeps.report.compare import compare
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import rows_of
+from mixerlab.sweeps.tables.intervals import interval_text
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import Table, task_table
 from mixerlab.sweeps.tables.writers import rows_csv
@@ -52,7 +53,8 @@ def means_lines(test: Table, validation: Table, earlier: Table) -> list[list[str
     lines = [["task", *(column.mixer for column in test.columns)]]
     for name, row in test.rows.items():
         others = validation.rows[name]
-        lines.append([*name, *(f"{entry_text(entry)} ({others[column].mean:.3f})" for column, entry in row.items())])
+        texts = {column: interval_text(entry.mean, entry.error) for column, entry in row.items()}
+        lines.append([*name, *(f"{text} ({others[column].mean:.3f})" for column, text in texts.items())])
     lines.append(["Avg, the paper's rates", *(f"{entry.mean:.3f}" for entry in earlier.rows[AVERAGE,].values())])
     return lines
 
@@ -63,5 +65,6 @@ def lead_lines(test: Table) -> list[list[str]]:
     for name, row in test.rows.items():
         by_mixer = {column.mixer: entry for column, entry in row.items()}
         pairs = ((by_mixer[one], by_mixer[other]) for one, other in PAIRS)
-        lines.append([*name, *(welch(one.mean - other.mean, one.error, other.error) for one, other in pairs)])
+        texts = (interval_text(a.mean - b.mean, a.error, b.error, form="+.3f") for a, b in pairs)
+        lines.append([*name, *texts])
     return lines

@@ -29,13 +29,13 @@ from mixerlab.sweeps.tables.columns import labels as labels_of
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.published import Means, Name, Published, Rule, Series
 from mixerlab.sweeps.tables.swept import only_where, spread_out
-from mixerlab.sweeps.tables.tables import Entry
+from mixerlab.sweeps.tables.tables import INTERVAL, UNEVEN, most_seeds, text_of
 from mixerlab.sweeps.tables.writers import aligned
 
 OUTSIDE = 0.02  # further than this outside the range of the published numbers is counted
 MARKS = {
-    "±": "After ±, half of Student's 95% interval over seeds.",
-    "‡": "‡ A lower bound, as some settings have one seed.",
+    "±": INTERVAL,
+    "seeds)": UNEVEN,
     "* (": "* Over some of the settings only: part of no distance.",
 }
 RULES = {rule: f"each seed's {told}" for rule, told in CHOSEN.items()} | {
@@ -147,6 +147,7 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
     for name, row in chain.from_iterable(series.items() for series in every.values()):
         rows.setdefault(name, set()).update(row)
     texts = labels_of(set().union(*rows.values()))
+    most = most_seeds(entry for series in every.values() for row in series.values() for entry in row.values())
     places = {(name, column.mixer) for name, columns in rows.items() for column in columns}
     tables = {key: table for key, table in tables.items() if not places.isdisjoint(table.numbers)}
     lines = [["", "mixer", *every, *(["published"] if several else []), *tables]]
@@ -154,20 +155,12 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
         for column in columns_in_order(rows[name]):
             place = name, column.mixer
             low, high, count = band.get(place, (0.0, 0.0, 0))
-            entries = [entry_text(series.get(name, {}).get(column)) for series in every.values()]
+            found = [series.get(name, {}).get(column) for series in every.values()]
+            entries = ["-" if entry is None else text_of(entry, most) for entry in found]
             between = [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""] if several else []
             theirs = [f"{table.numbers[place]:.3f}" if place in table.numbers else "" for table in tables.values()]
             lines.append([str(name), texts[column], *entries, *between, *theirs])
     return aligned(lines, 2, escape_markdown)
-
-
-def entry_text(entry: Entry | None) -> str:
-    """`0.812 ± 0.003`, with `‡` if that is a lower bound, `*` if settings are missing; `-` without a score."""
-    if entry is None or entry.mean is None:
-        return "-"
-    half = entry.half_interval
-    spread = "" if half is None else f" ± {half:.3f}" + ("‡" if entry.is_bound else "")
-    return f"{entry.mean:.3f}{spread}" + ("" if entry.whole else f"* ({entry.done}/{entry.total})")
 
 
 def distances(means: Mapping[str, Means], tables: Mapping[str, Published]) -> str:

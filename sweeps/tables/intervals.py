@@ -1,13 +1,16 @@
 """How certain a mean over seeds is, and how many replicas solved a cell.
 
-All seeds of a cell are trained and tested on the same rows (`task.data_seed`), so no interval here has the variation
-between draws of the data in it.
+Whatever stands after a ± is `half_width`; a bootstrap of two or three seeds would be too narrow. All seeds of a cell
+are trained and tested on the same rows (`task.data_seed`), so no interval here has the variation between draws of the
+data in it.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from statistics import fmean, median, stdev
+from collections.abc import Collection, Iterable
+from statistics import fmean, median, variance
 from typing import Any
+
+Error = tuple[float, float]  # the squared standard error of a mean, and its degrees of freedom: 0 for one seed
 
 # The 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom; the last serves for all above it.
 STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -18,26 +21,34 @@ def student_t(freedom: float) -> float:
     return STUDENT_T[min(max(int(freedom), 1), len(STUDENT_T)) - 1]
 
 
-def half_width(values: Sequence[float]) -> float:
-    """Half of Student's 95% interval of the mean of at least two values."""
-    return student_t(len(values) - 1) * stdev(values) / len(values) ** 0.5
+def error_of_mean(values: Collection[float]) -> Error:
+    """Of the mean of values; (0, 0) below two."""
+    return (variance(values) / len(values), len(values) - 1) if len(values) > 1 else (0.0, 0.0)
 
 
-def mean_text(values: Sequence[float], form: str) -> str:
-    """The mean and, of several values, half of its interval: `+0.81 ± 0.03` with the form `+.2f`; nothing of none."""
-    if not values:
-        return ""
-    return f"{fmean(values):{form}}" + (f" ± {half_width(values):{form.lstrip('+')}}" if len(values) > 1 else "")
+def error_of_sum(errors: Iterable[Error]) -> Error:
+    """Of a sum or difference of independent means, Welch and Satterthwaite's; those without freedom add nothing."""
+    known = [(error, freedom) for error, freedom in errors if freedom]
+    total = sum(error for error, _ in known)
+    below = sum(error**2 / freedom for error, freedom in known)
+    return total, total**2 / below if below else sum(freedom for _, freedom in known)
 
 
-def error_of_sum(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """The squared standard error of a sum of independent means, and its degrees of freedom, from those of each.
+def half_width(*errors: Error) -> float:
+    """Half of the 95% interval of a mean, Student's, or of a sum or difference of several, Welch's."""
+    error, freedom = error_of_sum(errors)
+    return student_t(freedom) * error**0.5
 
-    Welch and Satterthwaite's. Parts without an error add nothing; (0, 0) if none has one.
-    """
-    parts = [(error, freedom) for error, freedom in parts if error]
-    total = sum(error for error, _ in parts)
-    return total, total**2 / sum(error**2 / freedom for error, freedom in parts) if parts else 0.0
+
+def interval_text(mean: float, *errors: Error, form: str = ".3f") -> str:
+    """A mean or difference and, of several seeds, half of its interval: `+0.81 ± 0.03` with the form `+.2f`."""
+    half = f" ± {half_width(*errors):{form.lstrip('+')}}" if all(freedom for _, freedom in errors) else ""
+    return f"{mean:{form}}{half}"
+
+
+def mean_text(values: Collection[float], form: str) -> str:
+    """`interval_text` of the mean; nothing of no values."""
+    return interval_text(fmean(values), error_of_mean(values), form=form) if values else ""
 
 
 def solved_counts(steps: Iterable[float]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Tables never hide gaps. Three marks: bold, with evidence (`best_of`); † where 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev, variance
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -16,17 +16,16 @@ from mixerlab.records.best import MARGIN, NEAR_PERFECT
 from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
-from mixerlab.sweeps.tables.intervals import error_of_sum, half_width, student_t
+from mixerlab.sweeps.tables.intervals import Error, error_of_mean, error_of_sum, half_width, interval_text
 
 STATUSES = ("diverged", "failed", "missing", "ok")  # the worst first
-_SPREAD = (
-    "mean ± std: the sample standard deviation over the seeds, (n) of them where others have more. Bold: the best,"
-    " and every score whose difference from it has a 95% Student t interval (over the seeds that both have) that"
-    " includes 0; nothing, if no other score shares two seeds with the best. Two seeds tell apart only large"
-    " differences."
+INTERVAL = "After ±, half of Student's 95% interval of the mean over seeds, (n) of them where others have more."
+UNEVEN = "(n to m seeds): the settings have different seeds. If some have one, the ± is a lower bound."
+_BOLD = (
+    "Bold: the best, and every score whose difference from it has a 95% interval (Welch's) that includes 0; only those"
+    " with two seeds or more of each setting."
 )
 _ONE_SEED = "One seed: nothing is bold, since nothing says how far seeds differ."
-_UNEVEN = "(n to m seeds): the settings have different seeds. Their mean has no ±, and is not bold."
 _EDGE = (
     f"best at the smallest or largest learning rate tried, by more than {MARGIN} over those in between: a wider grid"
     " may give more. †k: in k settings."
@@ -78,30 +77,21 @@ class Entry:
         return not self.by_seed and self.seeds[1] > 1
 
     @property
-    def spread(self) -> float | None:
-        """The sample standard deviation over seeds; None below two."""
-        return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
-
-    @property
-    def error(self) -> tuple[float, float]:
-        """The squared standard error of the mean over seeds, and its degrees of freedom (`error_of_sum`).
-
-        Settings with one seed add nothing to the error, which then is a lower bound. (0, 0): no setting has two seeds.
-        """
-        if (n := len(self.by_seed)) > 1:
-            return variance(self.by_seed.values()) / n, n - 1
+    def error(self) -> Error:
+        """Of the mean over seeds. Settings with one seed add nothing to it."""
+        if not self.parts:
+            return error_of_mean(self.by_seed.values())
         errors = (part.error for part in self.parts)
         return error_of_sum((error / len(self.parts) ** 2, freedom) for error, freedom in errors)
 
     @property
     def half_interval(self) -> float | None:
-        """Half of Student's 95% interval; None where nothing says how far seeds differ, or two seeds do."""
-        error, freedom = self.error
-        return None if freedom == 0 or len(self.by_seed) == 2 else student_t(freedom) * error**0.5
+        """Half of Student's 95% interval of the mean; None where no setting has two seeds."""
+        return half_width(self.error) if self.error[1] else None
 
     @property
     def is_bound(self) -> bool:
-        """Whether some settings have one seed, so that the interval is a lower bound."""
+        """Whether some settings have one seed, so that an interval is a lower bound."""
         return self.seeds[0] == 1
 
 
@@ -127,8 +117,12 @@ class Table:
 
     @property
     def most_seeds(self) -> int:
-        """The most seeds that a spread is over: one over fewer names their number."""
-        return max((len(entry.by_seed) for entry in self.entries), default=0)
+        return most_seeds(self.entries)
+
+
+def most_seeds(entries: Iterable[Entry]) -> int:
+    """The most seeds that a ± is over: one over fewer names their number."""
+    return max((len(entry.by_seed) for entry in entries), default=0)
 
 
 def seeds_entry(by_seed: Mapping[int, float], whole: bool = True) -> Entry:
@@ -142,8 +136,7 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
     """The plain mean of several entries of one score, as one entry.
 
     Where one of them has no value, it is the mean of the others, and incomplete. Each counts with all of its seeds.
-    Where these differ, no seed has a mean of its own, and so the entry has no spread, interval or tie with the best
-    one: over the seeds that all share they would be of another mean than this.
+    Where these differ, no seed has a mean of its own: over the seeds that all share it would be of another mean.
     """
     entries = list(entries)
     scored = [entry for entry in entries if entry.mean is not None]
@@ -176,26 +169,20 @@ def mean_over(entries: Iterable[tuple[str, Entry]]) -> Entry:
 
 
 def best_of(row: Row) -> set[Column]:
-    """The columns whose whole score is the best at the printed precision, or may be by its spread over seeds.
+    """The columns whose whole score is the best at the printed precision, or may be by the interval of the difference.
 
-    None where no other whole score shares two seeds with the best: nothing then says how far seeds differ. None where a
-    score that lacks learning rates, which might be better with them, or that is of different code is ahead of all
+    None where no other whole score has two seeds: nothing then says how far seeds differ. None where a score that has
+    one, that lacks learning rates, which might be better with them, or that is of different code is ahead of all
     others.
     """
     sign = next(iter(row.values())).score.sign
-    means = {
-        column: sign * round(entry.mean, 3) for column, entry in row.items() if entry.mean is not None and entry.whole
-    }
-    fair = [column for column in means if row[column].comparable]
+    means = {column: sign * entry.mean for column, entry in row.items() if entry.mean is not None and entry.whole}
+    fair = [column for column in means if row[column].comparable and not row[column].is_bound]
     found = set()
-    for best in (column for column in fair if means[column] == max(means.values())):
+    for best in (column for column in fair if round(means[column], 3) == round(max(means.values()), 3)):
         for other in (column for column in fair if column != best):
-            seeds = sorted(set(row[best].by_seed) & set(row[other].by_seed))
-            ahead = [sign * (row[best].by_seed[seed] - row[other].by_seed[seed]) for seed in seeds]
-            if len(seeds) > 1:
-                # Student's interval: a bootstrap of two or three differences, too often all of one sign, would part
-                # two mixers that are equal every second or fourth time.
-                found |= {best, other} if fmean(ahead) <= half_width(ahead) else {best}
+            tied = means[best] - means[other] <= half_width(row[best].error, row[other].error)
+            found |= {best, other} if tied else {best}
     return found
 
 
@@ -232,13 +219,14 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
     table = Table(names, tuple(columns_in_order(cells["column"])), rows)
     scored = [entry for entry in table.entries if entry.mean is not None]
     columns = {column for row in rows.values() for column, entry in row.items() if entry.mean is not None}
-    spread, uneven = any(entry.spread is not None for entry in scored), any(entry.uneven for entry in scored)
+    spread = any(entry.half_interval is not None for entry in scored)
     scores = cells.groupby("score", sort=False)["task"].unique()
     below = f"below {NEAR_PERFECT}, and " if any(score.is_accuracy for score in scores.index) else ""
     legend = {
-        _SPREAD: spread,
-        _ONE_SEED: not spread and not uneven and len(columns) > 1,
-        _UNEVEN: uneven,
+        INTERVAL: spread,
+        UNEVEN: any(entry.uneven for entry in scored),
+        _BOLD: spread and len(columns) > 1,
+        _ONE_SEED: not spread and len(columns) > 1,
         f"† {below}{_EDGE}": any(entry.edges for entry in scored),
         _INCOMPLETE: any(entry.incomplete for entry in scored),
     }
@@ -298,15 +286,14 @@ def _missing_of(cell: Any) -> list[str]:
 
 
 def text_of(entry: Entry, most: int) -> str:
-    """An entry as plain text: `0.812 ± 0.003 (2) †3* (9/11)`, `diverged`. `most`: seeds that a spread need not name."""
+    """An entry as plain text: `0.812 ± 0.003 (2) †3* (9/11)`, `diverged`. `most`: seeds that a ± need not name."""
     if entry.mean is None:
         return entry.status if entry.total == 1 else f"{entry.status} (0/{entry.total})"
-    spread = "" if entry.spread is None else f"± {entry.spread:.3f}"
-    return " ".join(filter(None, (f"{entry.mean:.3f}", spread, seeds_of(entry, most), marks_of(entry))))
+    return " ".join(filter(None, (interval_text(entry.mean, entry.error), seeds_of(entry, most), marks_of(entry))))
 
 
 def seeds_of(entry: Entry, most: int) -> str:
-    """What an entry says of its seeds, where a spread is over at most `most`: `(2)`, `(1 to 3 seeds)` or nothing."""
+    """What an entry says of its seeds, where a ± is over at most `most`: `(2)`, `(1 to 3 seeds)` or nothing."""
     fewest, greatest = entry.seeds
     if entry.uneven:
         return f"({greatest} seeds)" if fewest == greatest else f"({fewest} to {greatest} seeds)"

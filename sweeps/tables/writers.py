@@ -82,26 +82,26 @@ def _latex_entry(entry: Entry, is_best: bool, most: int) -> str:
     if entry.mean is None:
         return escape_latex(text_of(entry, most))
     text = rf"\textbf{{{entry.mean:.3f}}}" if is_best else f"{entry.mean:.3f}"
-    spread = "" if entry.spread is None else f"±{entry.spread:.3f} "
-    for command, said in (("subscript", spread + seeds_of(entry, most)), ("superscript", marks_of(entry))):
+    half = "" if entry.half_interval is None else f"±{entry.half_interval:.3f} "
+    for command, said in (("subscript", half + seeds_of(entry, most)), ("superscript", marks_of(entry))):
         text += rf"\text{command}{{{escape_latex(said)}}}" if said else ""
     return text
 
 
 def to_csv(table: Table) -> str:
-    """A row for each entry, at full precision: the mean, its standard deviation over `n` seeds, marks.
+    """A row for each entry, at full precision: the mean, half of its interval, marks.
 
-    `std` is empty for one seed, and where settings have different seeds. `n` is the fewest seeds of a setting.
+    `half_interval` is empty for one seed. `n` is the fewest seeds of a setting.
     """
     lines: list[list[Any]] = []
     names = labels(table.columns)
     for name, row in table.rows.items():
         best = best_of(row)
         for column, entry in row.items():
-            numbers = [entry.mean, entry.spread, entry.seeds[0], entry.done, entry.total]
+            numbers = [entry.mean, entry.half_interval, entry.seeds[0], entry.done, entry.total]
             marks = [int(column in best), entry.edges, int(entry.incomplete), entry.status]
             lines.append([*name, names[column], *numbers, *marks])
-    header = [*table.labels, "column", "mean", "std", "n", "settings", "of"]
+    header = [*table.labels, "column", "mean", "half_interval", "n", "settings", "of"]
     header += ["bold", "wider_grid", "incomplete", "status"]
     return rows_csv(pd.DataFrame(lines, columns=header))
 

@@ -12,10 +12,10 @@ from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
-from mixerlab.sweeps.tables.intervals import half_width, solved_counts
+from mixerlab.sweeps.tables.intervals import error_of_mean, half_width, interval_text, mean_text, solved_counts
 from mixerlab.sweeps.tables.published import at_rate_of_task
 from mixerlab.sweeps.tables.swept import spread_out
-from mixerlab.sweeps.tables.tables import setting_table, task_table
+from mixerlab.sweeps.tables.tables import task_table
 
 LOW, HIGH = (1e-3, 5e-3), 1e-2
 
@@ -109,8 +109,6 @@ def test_seeds_share_one_learning_rate_and_may_be_of_separate_runs(tmp_path):
     cell = only_cell(tmp_path)
     assert (cell.lr, cell.n, cell.mean, cell.configs) == (1e-3, 2, pytest.approx(0.75), 1)
     assert cell.entry.by_seed == {3: 0.7, 4: 0.8} and cell.replicas == [(identity, 1) for identity in identities]
-    entry = setting_table(fakes.cells_of(tmp_path)).entries[0]
-    assert entry.spread == pytest.approx(0.05 * math.sqrt(2))
 
 
 def test_configurations_compete_and_are_not_averaged(tmp_path):
@@ -147,4 +145,9 @@ def test_a_median_of_steps_counts_those_that_never_solved_it():
 
 
 def test_intervals_over_seeds():
-    assert half_width([0.5, 0.6, 0.7]) == pytest.approx(0.2484, abs=1e-4)
+    """Standard errors 0.1 / sqrt(3) and 0.03 / sqrt(3); their sum has 2.4 degrees of freedom."""
+    one, other = error_of_mean([0.5, 0.6, 0.7]), error_of_mean([0.77, 0.80, 0.83])
+    assert half_width(one) == pytest.approx(4.303 * 0.1 / 3**0.5) == pytest.approx(0.2484, abs=1e-4)
+    assert half_width(one, other) == pytest.approx(4.303 * (0.0109 / 3) ** 0.5)
+    assert interval_text(-0.2, one, other, form="+.2f") == "-0.20 ± 0.26"
+    assert interval_text(0.6, error_of_mean([0.6])) == "0.600" and mean_text([0.6, 0.6], ".2f") == "0.60 ± 0.00"

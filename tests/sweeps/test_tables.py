@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from dataclasses import replace
 
 import fakes
@@ -60,13 +59,13 @@ def test_tables_by_hand(cells):
     }
 
 
-def test_spread_over_seeds(tmp_path):
-    # Task means by seed: seed 0 (0.8 + 0.6) / 2 = 0.7, seed 1 (0.6 + 0.4) / 2 = 0.5.
+def test_an_interval_over_seeds(tmp_path):
+    # Task means by seed: seed 0 (0.8 + 0.6) / 2 = 0.7, seed 1 (0.6 + 0.4) / 2 = 0.5; standard error 0.1, t 12.706.
     fakes.add_run(tmp_path, [0.1, 0.8, 0.1, 0.1, 0.6, 0.1], seed=[0, 1])
     fakes.add_run(tmp_path, [0.1, 0.6, 0.1, 0.1, 0.4, 0.1], seed=[0, 1], setting="seq_len-256")
     (mean,) = task_table(fakes.cells_of(tmp_path)).entries
-    assert (mean.mean, mean.spread) == (pytest.approx(0.6), pytest.approx(0.1 * math.sqrt(2)))
-    assert text_of(mean, 2) == "0.600 ± 0.141" and text_of(mean, 3) == "0.600 ± 0.141 (2)"
+    assert (mean.mean, mean.half_interval) == (pytest.approx(0.6), pytest.approx(1.2706))
+    assert text_of(mean, 2) == "0.600 ± 1.271" and text_of(mean, 3) == "0.600 ± 1.271 (2)"
 
 
 def test_the_share_of_seeds_that_learned(tmp_path):
@@ -89,17 +88,18 @@ def test_a_note_says_how_many_seeds_diverged(tmp_path):
     ]
 
 
-def test_a_mean_over_settings_of_different_seeds_has_no_spread():
-    """The mean takes in every seed, so a spread over those that all share would be of another number."""
+def test_a_mean_over_settings_of_different_seeds_has_the_interval_of_a_sum():
+    """The mean takes in every seed, so an interval over those that all share would be of another number."""
     two, one = entry({0: 0.6, 1: 0.6}), entry({0: 0.3})
+    # Standard errors 0.4 / 3 of two degrees of freedom, and 0: of the mean 0.2 / 3, times 4.303; half of that with one.
     mean = mean_of([entry({0: 0.5, 1: 0.5, 2: 0.9}), two])
-    assert (mean.mean, mean.by_seed, mean.spread) == (pytest.approx((1.9 / 3 + 0.6) / 2), {}, None)
+    assert (mean.mean, mean.by_seed) == (pytest.approx((1.9 / 3 + 0.6) / 2), {})
     missing = seeds_entry({})
     for entries, text in (
-        ([mean], "0.617 (2 to 3 seeds)"),
-        ([mean, one], "0.458 (1 to 3 seeds)"),
-        ([mean, missing], "0.617 (2 to 3 seeds) * (2/3)"),
-        ([two, entry({2: 0.4, 3: 0.4})], "0.500 (2 seeds)"),
+        ([mean], "0.617 ± 0.287 (2 to 3 seeds)"),
+        ([mean, one], "0.458 ± 0.143 (1 to 3 seeds)"),
+        ([mean, missing], "0.617 ± 0.287 (2 to 3 seeds) * (2/3)"),
+        ([two, entry({2: 0.4, 3: 0.4})], "0.500 ± 0.000 (2 seeds)"),
         ([one, entry({1: 0.4})], "0.350"),
         ([missing, *(replace(missing, status=status) for status in ("failed", "diverged"))], "diverged (0/3)"),
     ):
@@ -112,7 +112,12 @@ def test_bold_needs_evidence():
     wide = {0: 0.70, 1: 0.85, 2: 0.60}
     assert bold(attn=entry(close), gdn=entry(far), mesa=entry(wide)) == {"attn", "mesa"}
     assert bold(attn=entry({0: 0.9}), gdn=entry({0: 0.8})) == set()  # one seed says nothing
-    assert bold(attn=entry(close), gdn=entry({3: 0.1, 4: 0.2})) == set()  # nor do seeds that are not shared
+    assert bold(attn=entry({0: 0.9}), gdn=entry(close), mesa=entry(far)) == set()  # also if it is ahead
+    # Whichever seeds they have: half of Welch's interval is 2.776 * sqrt(2 / 3) * 0.01 = 0.0227.
+    for below, best in ((0.022, {"attn", "gdn"}), (0.023, {"attn"})):
+        for first in (0, 3):
+            moved = {first + seed: score - below for seed, score in close.items()}
+            assert bold(attn=entry(close), gdn=entry(moved)) == best
     # Equal as printed: both.
     assert bold(attn=entry({0: 0.4, 1: 0.4}), gdn=entry({0: 0.3996, 1: 0.3996})) == {"attn", "gdn"}
     bits = Score("bits", higher_is_better=False)
@@ -125,10 +130,9 @@ def test_what_is_incomplete_is_never_bold_and_what_may_be_better_lets_nothing_be
     def row(**changed):
         means = {"attn": 0.99, "gdn": 0.60, "mamba": 0.59}
         return {
-            mixer: Entry(**{"mean": mean, "by_seed": {0: mean, 1: mean + 0.02}, "done": 1, "total": 1, "status": "ok"}
-                         | (incomplete if mixer in changed else {}))
+            mixer: entry({0: mean, 1: mean}, **(incomplete if mixer in changed else {}))
             for mixer, mean in means.items()
-        }  # fmt: skip
+        }
 
     assert bold(**row()) == {"attn"} and row(attn=1)["attn"].incomplete
     assert bold(**row(attn=1)) == (set() if "comparable" in incomplete else {"gdn"})
@@ -154,12 +158,12 @@ def test_a_mean_over_several_versions_of_the_code_says_so_in_every_format(tmp_pa
             own = [score + 0.01 * each for each in ([seed] if seed == 0 else seed)]
             fakes.add_run(tmp_path, own, mixer=mixer, lr=1e-3, seed=seed, provenance={"code_version": versions})
     table = setting_table(fakes.cells_of(tmp_path))
-    assert texts(table)["icr", "baseline"] == ["0.923 ± 0.021 *", "0.423 ± 0.021"]
+    assert texts(table)["icr", "baseline"] == ["0.923 ± 0.052 *", "0.423 ± 0.052"]
     (attn, gdn) = csv.DictReader(io.StringIO(to_csv(table)))
     assert (attn["incomplete"], attn["bold"], gdn["incomplete"], gdn["bold"]) == ("1", "0", "0", "0")
     assert to_latex(table).count(r"\textsuperscript{*}") == 1 and r"\textbf" not in to_latex(table)
     note = "attn: different code trained the seeds 0 / 3, 4 on icr (baseline)."
-    assert note in table.notes and f"% {note}" in to_latex(table) and "0.923 ± 0.021 * |" in to_markdown(table)
+    assert note in table.notes and f"% {note}" in to_latex(table) and "0.923 ± 0.052 * |" in to_markdown(table)
 
 
 @pytest.fixture
@@ -181,8 +185,8 @@ def seeds(tmp_path):
 def test_markdown(seeds):
     head, ruler, icr, *rest = to_markdown(seeds).splitlines()
     assert [cell.strip() for cell in icr.split("|")[1:-1]] == [
-        "icr", "**0.700 ± 0.010**", "0.600 ± 0.010", "0.987 ± 0.006 * (1/2)",
-        "0.517 (2 to 3 seeds) *", "0.300 ± 0.010",
+        "icr", "**0.700 ± 0.025**", "0.600 ± 0.025", "0.987 ± 0.014 * (1/2)",
+        "0.517 ± 0.072 (2 to 3 seeds) *", "0.300 ± 0.025",
     ]  # fmt: skip
     assert len({len(head), len(ruler), len(icr)}) == 1 and rest[0] == "" and all(line[0] == "-" for line in rest[1:])
 
@@ -191,8 +195,8 @@ def test_latex_has_swept_keys_below_their_mixer_and_its_notes_as_comments(seeds)
     latex = to_latex(seeds)
     heads = [*(rf"\shortstack[l]{{{mixer}\\d\_model={width}}}" for mixer, width in (("attn", 64), ("attn", 128)))]
     assert " & ".join(["task", *heads, ""]) in latex and r"\shortstack[l]{a\_b \& c\\d\_model=64}" in latex
-    assert r"icr & \textbf{0.700}\textsubscript{$\pm$0.010} & 0.600" in latex
-    assert r"0.517\textsubscript{(2 to 3 seeds)}\textsuperscript{*}" in latex and "% mean ± std" in latex
+    assert r"icr & \textbf{0.700}\textsubscript{$\pm$0.025} & 0.600" in latex
+    assert r"0.517\textsubscript{$\pm$0.072 (2 to 3 seeds)}\textsuperscript{*}" in latex and "% After ±" in latex
 
 
 def test_a_value_with_commas_is_on_one_line_in_latex(tmp_path):
@@ -204,6 +208,7 @@ def test_a_value_with_commas_is_on_one_line_in_latex(tmp_path):
 def test_csv_has_a_row_for_each_entry(seeds):
     attn, _, gdn, mamba, _ = csv.DictReader(io.StringIO(to_csv(seeds)))
     assert (attn["task"], attn["column"], attn["n"], attn["bold"]) == ("icr", "attn, d_model=64", "3", "1")
-    assert float(attn["mean"]) == pytest.approx(0.7) and float(attn["std"]) == pytest.approx(0.01)
+    assert float(attn["mean"]) == pytest.approx(0.7)
+    assert float(attn["half_interval"]) == pytest.approx(4.303 * 0.01 / 3**0.5)
     assert (gdn["settings"], gdn["of"], gdn["incomplete"], gdn["bold"]) == ("1", "2", "1", "0")
-    assert (mamba["std"], mamba["n"], mamba["incomplete"]) == ("", "2", "1")
+    assert (mamba["n"], mamba["incomplete"]) == ("2", "1")
