@@ -25,6 +25,7 @@ def make(folder: Path, scratch: Path) -> None:
     (folder / "beside_muon.md").write_text(common.recipe_table(recipes))
     common.write_in_page(folder, "gains", gains_lines(recipes), 1)
     common.write_in_page(folder, "learned", learned_lines(recipes), 1)
+    common.write_in_page(folder, "longer", longer_lines(adamw, common.rows_in("adamw", "longer.tar.xz")), 2)
 
 
 def kinds_of(places: Iterable[Place]) -> dict[str, list[Place]]:
@@ -57,4 +58,15 @@ def learned_lines(recipes: Mapping[str, pd.DataFrame]) -> list[list[str]]:
     for kind, places in kinds_of(by_level["learned"]).items():
         own = [by_level[of][places].sum(axis=1).astype(int) for of in ("learned", "replicas")]
         lines.append([kind, *(f"{some} of {count}" for some, count in zip(*own, strict=True))])
+    return lines
+
+
+def longer_lines(usual: pd.DataFrame, longer: pd.DataFrame) -> list[list[str]]:
+    """The accuracy of each seed of the longer runs, beside the usual ones of their cells, seeds and rate."""
+    key = ["task", "setting", "mixer", "epochs", "seed"]
+    both = pd.concat([usual[usual["lr"].isin(longer["lr"].unique())], longer])
+    accuracy = both.set_index(key).sort_index()["official_accuracy"].unstack(["mixer", "epochs"]).dropna()
+    lines = [["task", "level", *(f"{mixer}, {epochs} epochs" for mixer, epochs in accuracy)]]
+    for place, seeds in accuracy.groupby(["task", "setting"]):
+        lines.append([*place, *(", ".join(map("{:.3f}".format, own)) for _, own in seeds.items())])
     return lines

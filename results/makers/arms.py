@@ -23,7 +23,7 @@ def make(folder: Path, scratch: Path) -> None:
     long = rows["setting"].isin(LONG)
     rows["group"] = rows["task"].where(~long, rows["task"] + ", " + rows["setting"])
     best = at_best_rate(rows, [*ARM, "task", "setting"], "clean")
-    seeds = best.groupby([*ARM, "group", "seed"])["clean_accuracy"].mean().unstack(ARM)
+    seeds = best.groupby([*ARM, "group", "seed"])["clean_accuracy"].mean().unstack(ARM).dropna()
     tasks = seeds[seeds.index.isin(TASKS, level="group")]
     means = {"mean": tasks, "mean without fcr": tasks.drop("fcr")}
     averaged = [(name, own.groupby("seed").mean()) for name, own in means.items()]
