@@ -1,12 +1,13 @@
 """Sets our numbers beside published ones: `mixerlab compare SOURCE [SOURCE ...]` writes tables and figures.
 
 Each of ours is what a paper with one seed would report, the accuracy at the seed's best learning rate, averaged over
-seeds; a mean that lacks some of the task's settings is marked with `*` and enters neither RMSE nor rank correlation.
+seeds; a mean over 9 of 11 settings has `(9/11)` behind it and enters neither RMSE nor rank correlation.
 `--rule last` is the accuracy of the last epoch, at one learning rate of each task for all mixers.
 """
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -29,14 +30,14 @@ from mixerlab.sweeps.tables.columns import labels as labels_of
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.published import Means, Name, Published, Rule, Series
 from mixerlab.sweeps.tables.swept import only_where, spread_out
-from mixerlab.sweeps.tables.tables import Entry
+from mixerlab.sweeps.tables.tables import Entry, settings_of
 from mixerlab.sweeps.tables.writers import aligned
 
 OUTSIDE = 0.02  # further than this outside the range of the published numbers is counted
-MARKS = {
-    "±": "After ±, half of Student's 95% interval over seeds.",
-    "‡": "‡ A lower bound, as some settings have one seed.",
-    "* (": "* Over some of the settings only: part of no distance.",
+MARKS: dict[str, Callable[[Entry], bool]] = {
+    "After ±, half of Student's 95% interval over seeds.": lambda own: own.half_interval is not None,
+    "‡ A lower bound, as some settings have one seed.": lambda own: own.is_bound and own.half_interval is not None,
+    "(k/n) Over k of n settings: part of no distance.": lambda own: not own.whole,
 }
 RULES = {rule: f"each seed's {told}" for rule, told in CHOSEN.items()} | {
     "last": "last epoch, at the learning rate of each task that is best on test for all mixers together"
@@ -108,7 +109,9 @@ def compare(
             figure = comparison(shown, theirs, told, width)
             save(figure, out / kind, FORMATS[:2])
             captions[kind] = caption_of(figure)
-    marks = [note for mark, note in MARKS.items() if any(mark in table for table in text)]
+    own_rows = [row for series in every.values() for row in series.values()]
+    scored = [entry for row in own_rows for entry in row.values() if entry.mean is not None]
+    marks = [note for note, has_mark in MARKS.items() if any(map(has_mark, scored))]
     text.insert(0, " ".join([f"Ours: {told}.", *marks]))
     notes = [
         f"{key}: {table.about}"
@@ -124,6 +127,9 @@ def compare(
     for frame in frames:
         here = pd.MultiIndex.from_frame(frame[["task", "setting"]]).isin(places)
         notes += [note for note in notes_of(frame[here | frame["mixer"].isna()]) if note not in notes]
+    have = {column.mixer for row in own_rows for column in row}
+    if others := dict.fromkeys(mixer for table in tables.values() for _, mixer in table.numbers if mixer not in have):
+        notes.append(f"Published mixers without a number of ours are left out: {', '.join(others)}.")
     text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
     replace_file(out / "published.md", "\n\n".join(text) + "\n")
     if width is not None:
@@ -162,12 +168,12 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
 
 
 def entry_text(entry: Entry | None) -> str:
-    """`0.812 ± 0.003`, with `‡` if that is a lower bound, `*` if settings are missing; `-` without a score."""
+    """`0.812 ± 0.003`, with `‡` if that is a lower bound, `(9/11)` if settings are missing; `-` without a score."""
     if entry is None or entry.mean is None:
         return "-"
     half = entry.half_interval
     spread = "" if half is None else f" ± {half:.3f}" + ("‡" if entry.is_bound else "")
-    return f"{entry.mean:.3f}{spread}" + ("" if entry.whole else f"* ({entry.done}/{entry.total})")
+    return f"{entry.mean:.3f}{spread}" + settings_of(entry)
 
 
 def distances(means: Mapping[str, Means], tables: Mapping[str, Published]) -> str:
@@ -233,5 +239,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--width", type=float, metavar="INCHES", help=WIDTH)
     args = vars(parser.parse_args(arguments))
     args["out"] = args["out"] or folder_for(args["sources"][0], "compare")
-    print(compare(tables=_chosen(args.pop("published"), known), **args))
+    text = compare(tables=_chosen(args.pop("published"), known), **args)
+    print(re.sub(r"\\(.)", r"\1", text))  # a terminal shows Markdown's escapes
     print(f"tables and figures: {args['out']}")
