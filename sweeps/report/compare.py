@@ -1,7 +1,7 @@
 """Sets our numbers beside published ones: `mixerlab compare SOURCE [SOURCE ...]` writes tables and figures.
 
 Each of ours is what a paper with one seed would report, the accuracy at the seed's best learning rate, averaged over
-seeds; a mean over 9 of 11 settings has `(9/11)` behind it and enters neither RMSE nor rank correlation.
+seeds; a mean that lacks some of the task's settings is marked with `*` and enters neither RMSE nor rank correlation.
 `--rule last` is the accuracy of the last epoch, at one learning rate of each task for all mixers.
 """
 
@@ -30,14 +30,14 @@ from mixerlab.sweeps.tables.columns import labels as labels_of
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.published import Means, Name, Published, Rule, Series
 from mixerlab.sweeps.tables.swept import only_where, spread_out
-from mixerlab.sweeps.tables.tables import Entry, settings_of
+from mixerlab.sweeps.tables.tables import Entry
 from mixerlab.sweeps.tables.writers import aligned
 
 OUTSIDE = 0.02  # further than this outside the range of the published numbers is counted
 MARKS: dict[str, Callable[[Entry], bool]] = {
     "After ±, half of Student's 95% interval over seeds.": lambda own: own.half_interval is not None,
     "‡ A lower bound, as some settings have one seed.": lambda own: own.is_bound and own.half_interval is not None,
-    "(k/n) Over k of n settings: part of no distance.": lambda own: not own.whole,
+    "* Over some of the settings only: part of no distance.": lambda own: not own.whole,
 }
 RULES = {rule: f"each seed's {told}" for rule, told in CHOSEN.items()} | {
     "last": "last epoch, at the learning rate of each task that is best on test for all mixers together"
@@ -155,7 +155,7 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
     texts = labels_of(set().union(*rows.values()))
     places = {(name, column.mixer) for name, columns in rows.items() for column in columns}
     tables = {key: table for key, table in tables.items() if not places.isdisjoint(table.numbers)}
-    lines = [["", "mixer", *every, *(["published"] if several else []), *tables]]
+    lines = [[*map(escape_markdown, ("", "mixer", *every, *(["published"] if several else []), *tables))]]
     for name in sorted(rows, key=place_rank):
         for column in columns_in_order(rows[name]):
             place = name, column.mixer
@@ -163,17 +163,18 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
             entries = [entry_text(series.get(name, {}).get(column)) for series in every.values()]
             between = [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""] if several else []
             theirs = [f"{table.numbers[place]:.3f}" if place in table.numbers else "" for table in tables.values()]
-            lines.append([str(name), texts[column], *entries, *between, *theirs])
-    return aligned(lines, 2, escape_markdown)
+            labels = map(escape_markdown, (str(name), texts[column]))
+            lines.append([*labels, *entries, *between, *theirs])
+    return aligned(lines, 2)
 
 
 def entry_text(entry: Entry | None) -> str:
-    """`0.812 ± 0.003`, with `‡` if that is a lower bound, `(9/11)` if settings are missing; `-` without a score."""
+    """`0.812 ± 0.003`, with `‡` if that is a lower bound, `*` if settings are missing; `-` without a score."""
     if entry is None or entry.mean is None:
         return "-"
     half = entry.half_interval
     spread = "" if half is None else f" ± {half:.3f}" + ("‡" if entry.is_bound else "")
-    return f"{entry.mean:.3f}{spread}" + settings_of(entry)
+    return f"{entry.mean:.3f}{spread}" + ("" if entry.whole else f"* ({entry.done}/{entry.total})")
 
 
 def distances(means: Mapping[str, Means], tables: Mapping[str, Published]) -> str:

@@ -134,7 +134,7 @@ def test_the_command(results, published, capsys):
     assert text.strip().replace(r"a\*", "a*") in told and "\\" not in told
     lines = ["|".join(part.strip() for part in line.split("|")) for line in text.splitlines()]
     assert "|mem|attn|0.650|0.650|0.400 to 0.620 (3)|0.600|0.620|0.400|" in lines
-    assert "|mem|gdn|0.500 (3/6)|0.500 (3/6)||0.500|||" in lines and "(k/n)" in lines[0] and "‡" not in lines[0]
+    assert "|mem|gdn|0.500* (3/6)|0.500* (3/6)||0.500|||" in lines and "* Over" in lines[0] and "‡" not in lines[0]
     assert "|icr_challenge 256-512|attn|0.800|0.800|1.000|" in lines
     assert r"|a\*|0.050 (1)|0.030 (1)|0.250 (1)|" in lines
     assert "|other|0.142 (2)||0.220 (1)|" in lines
