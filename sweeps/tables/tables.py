@@ -29,10 +29,10 @@ _ONE_SEED = "One seed: nothing is bold, since nothing says how far seeds differ.
 _UNEVEN = "(n to m seeds): the settings have different seeds. Their mean has no ±, and is not bold."
 _EDGE = (
     f"best at the smallest or largest learning rate tried, by more than {MARGIN} over those in between: a wider grid"
-    " may give more. †k: in k settings."
+    " may give more."
 )
 _INCOMPLETE = (
-    "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."
+    "* Incomplete: settings, seeds or learning rates are missing, or seeds are of different code, as said below."
     " Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
 )
 _SETTINGS_NAMED = 3
@@ -240,7 +240,9 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
         _ONE_SEED: not spread and not uneven and len(columns) > 1,
         _UNEVEN: uneven,
         f"† {below}{_EDGE}": any(entry.edges for entry in scored),
+        "†k: in k settings.": any(entry.edges and entry.total > 1 for entry in scored),
         _INCOMPLETE: any(entry.incomplete for entry in scored),
+        "(k/n): k of n settings have a score.": any(entry.done < entry.total > 1 for entry in table.entries),
     }
     notes = [note for note, occurs in legend.items() if occurs]
     for score, tasks in scores.items():
