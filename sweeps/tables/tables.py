@@ -32,8 +32,8 @@ _EDGE = (
     " may give more."
 )
 _INCOMPLETE = (
-    "* Incomplete: settings, seeds or learning rates are missing, or seeds are of different code, as said below."
-    " Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
+    "* Incomplete, as said below: settings, seeds or learning rates are missing, seeds are of different code, or it"
+    " sees the future. Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
 )
 _SETTINGS_NAMED = 3
 
@@ -46,7 +46,7 @@ class Entry:
         mean: None if there is none: `status` says why.
         by_seed: the same mean for each seed, if all settings have the same seeds; else empty.
         seeds: the fewest and the most seeds of a setting.
-        whole: whether the mean is over all settings and all of their seeds.
+        whole: whether the mean is over all settings and all of their seeds, of models that do not see the future.
         comparable: whether all of it is of one grid of learning rates and one code.
         edges: settings whose grid of learning rates should be wider.
         parts: what it is the mean of, if that has different seeds.
@@ -69,7 +69,7 @@ class Entry:
 
     @property
     def incomplete(self) -> bool:
-        """Whether settings, seeds or learning rates are missing, or seeds are of different code."""
+        """Whether settings, seeds or learning rates are missing, seeds are of different code or see the future."""
         return not self.whole or not self.comparable
 
     @property
@@ -132,7 +132,7 @@ class Table:
 
 
 def seeds_entry(by_seed: Mapping[int, float], whole: bool = True) -> Entry:
-    """The score of one setting; `whole`: it has all of its seeds."""
+    """The score of one setting; `whole`: as of `Entry`."""
     if not by_seed:
         return Entry(None, {}, 0, 1, "missing", whole=False)
     return Entry(fmean(by_seed.values()), by_seed, 1, 1, "ok", (len(by_seed),) * 2, whole)
