@@ -1,4 +1,4 @@
-"""Sets our numbers beside published ones: `mixerlab compare SOURCE [SOURCE ...]` writes tables and figures.
+"""Sets our numbers beside published ones: `mixerlab compare [SOURCE ...]` writes tables and figures.
 
 Each of ours is what a paper with one seed would report, the accuracy at the seed's best learning rate, averaged over
 seeds; a mean that lacks some of the task's settings is marked with `*` and enters neither RMSE nor rank correlation.
@@ -221,10 +221,11 @@ def _chosen(names: Sequence[str], known: dict[str, Published]) -> dict[str, Publ
 
 def main(arguments: Sequence[str] | None = None) -> None:
     # SOURCE before the options: behind --published it would be taken for one of its tables.
-    usage = "%(prog)s SOURCE [SOURCE ...] [OPTION ...]"
+    usage = "%(prog)s [SOURCE ...] [OPTION ...]"
     parser = argparse.ArgumentParser(prog="mixerlab compare", usage=usage, description=__doc__)
     add = parser.add_argument
-    add("sources", nargs="+", metavar="SOURCE", help="results folders, archives or a rows.csv, a series each")
+    help_of_sources = "results folders, archives or a rows.csv, a series each; before the options (default: results)"
+    add("sources", nargs="*", default=["results"], metavar="SOURCE", help=help_of_sources)
     add("--labels", nargs="+", default=[], help="of the sources, in their order (default: their names)")
     known = published.read_published()
     names = ", ".join(known)

@@ -158,12 +158,14 @@ def test_tables_whose_means_are_over_other_settings_are_not_set_side_by_side(res
         compare.compare([results], tmp_path / "out", tables)
 
 
-def test_what_it_refuses(results, published, tmp_path):
+def test_what_it_refuses(results, published, tmp_path, monkeypatch):
+    monkeypatch.chdir(results.parent)
     fakes.add_run(tmp_path / "other", [0.5, 0.5, 0.5], task="delay")
     for arguments, told in (
         ([str(results), str(tmp_path / "other")], f"{tmp_path / 'other'}: no run on a setting"),
         ([str(results), "--published", "nobody"], "choose parallax, mesanet"),
         ([str(results), "--labels", "a", "b"], "--labels a b"),
+        (["--rates", "7"], "results: no run on a setting that a table of parallax,"),
         ([str(results), "--rates", "7"], "cmp baseline, at each of learning rates 7; --rates names others"),
     ):
         with pytest.raises(ValueError, match=re.escape(told)):
