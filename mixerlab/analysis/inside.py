@@ -48,15 +48,6 @@ def score_maps(model: nn.Module, tokens: Tensor) -> Iterator[tuple[int, str, np.
                     yield layer, name, weights.cpu().numpy()
 
 
-def weighted_values(mixer: SequenceMixer, x: Tensor) -> Tensor | None:
-    """What the `attention_parts` of a sequence `[1, T, d_model]` make, `[H, T, D]` in float64; None without parts."""
-    if (parts := _parts_of(mixer, x)) is None:
-        return None
-    own = _of_sequence(parts, 0)
-    p, s = _weights(own)
-    return (p if s is None else s) @ own.v
-
-
 def _inputs(model: nn.Module, tokens: Tensor) -> list[tuple[SequenceMixer, Tensor]]:
     """The mixers of a model, and what each gets."""
     mixers: list[Any] = [block.mixer for block in model.blocks]  # type: ignore[union-attr]

@@ -9,7 +9,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from mixerlab.analysis.inside import weighted_values
 from mixerlab.checks.construction import check_construction
 from mixerlab.checks.outputs import ROWS, Kind, find_leak, find_state
 from mixerlab.kernels.fused.embedding import Embedded
@@ -84,7 +83,6 @@ def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
     check_lengths(make(), d_model)
     check_state(make(), d_model)
     check_declarations(make())
-    check_parts(make(), d_model)
     return replace(check_replicas(make, d_model), unused=unused)
 
 
@@ -211,28 +209,6 @@ def check_declarations(mixer: SequenceMixer) -> None:
     _require(is_right, f"state_size gives {sizes} for {lengths} tokens: {fix}")
     backend = mixer.resolved_backend(torch.device("cpu"), torch.float32)
     _require(backend in ("torch", "reference"), f"resolved_backend gives {backend!r} for a CPU, not 'torch'")
-
-
-def check_parts(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
-    """Warns unless `forward` sees earlier positions only by the weighted values that `attention_parts` makes.
-
-    Then, whatever it does with these and with its own input, its derivatives by earlier inputs are combinations of
-    theirs, the same at all positions.
-    """
-    x = torch.randn(1, LENGTH, d_model)
-    if weighted_values(mixer.eval(), x) is None:
-        return
-
-    def of_last(earlier: Tensor) -> tuple[Tensor, Tensor]:
-        row = torch.cat((earlier, x[:, -1:]), dim=1)
-        values = weighted_values(mixer, row)
-        assert values is not None
-        return values[:, -1].flatten(), mixer(row)[0, -1].double()
-
-    values, outputs = (own.flatten(1).T for own in torch.autograd.functional.jacobian(of_last, x[:, :-1]))
-    rest = outputs - values @ torch.linalg.lstsq(values, outputs).solution
-    if values.any() and rest.norm() > 1e-3 * outputs.norm():  # without gradients nothing can be said
-        log.warning("attention_parts are not what forward computes with: `mixerlab analyse` measures something else")
 
 
 def check_replicas(make: MakeMixer, d_model: int = WIDTH) -> Decision:

@@ -37,7 +37,11 @@ def test_the_weights_are_those_of_forward(name):
     x = torch.randn(2, 12, WIDTH, dtype=torch.float64)
     parts = mixer.attention_parts(x)
     assert (parts.rho is None) == name.startswith("attn") and (parts.gate is None) == (name != "parallax, gated")
-    rows = [inside.weighted_values(mixer, own[None]).transpose(0, 1).flatten(1) for own in x]
+    rows = []
+    for number in range(2):
+        own = inside._of_sequence(parts, number)
+        p, s = inside._weights(own)
+        rows.append(((p if s is None else s) @ own.v).transpose(0, 1).flatten(1))
     torch.testing.assert_close(mixer.project_out(torch.stack(rows)), mixer(x))
 
 
@@ -99,7 +103,9 @@ class Sinks(SequenceMixer):
 @torch.no_grad()
 def test_a_mixer_says_which_keys_it_sees():
     mixer, x = drawn(Sinks()), torch.randn(1, 9, WIDTH, dtype=torch.float64)
-    torch.testing.assert_close(inside.weighted_values(mixer, x).transpose(0, 1).flatten(1)[None], mixer(x))
+    own = inside._of_sequence(mixer.attention_parts(x), 0)
+    p, _ = inside._weights(own)
+    torch.testing.assert_close((p @ own.v).transpose(0, 1).flatten(1)[None], mixer(x))
 
 
 def test_weights_of_layers_called_as_activations_have_other_names():

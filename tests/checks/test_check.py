@@ -5,10 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mixerlab.checks.contract import WIDTH, check_everything, check_mixer, check_parts, check_replicas, check_state
-from mixerlab.mixers.attn import Attention
+from mixerlab.checks.contract import WIDTH, check_everything, check_mixer, check_replicas, check_state
 from mixerlab.mixers.base import SequenceMixer
-from mixerlab.mixers.lla import LocalLinearAttention
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.records.errors import RefusedMixer
 
@@ -72,41 +70,6 @@ def test_what_is_far_off_in_bfloat16_is_said(where, flaw, message, caplog):
 def test_a_gradient_that_is_not_finite_in_bfloat16_is_refused():
     with pytest.raises(RefusedMixer, match=r"gradient of .* is not finite \(bf16 autocast: True\)"):
         check_replicas(lambda: WrongInBfloat16("v", "an infinite gradient in some sequences"))
-
-
-class Gated(Attention):
-    """What a position makes of the weighted values, by its own input, may be anything."""
-
-    def __init__(self):
-        super().__init__(WIDTH)
-        self.gate = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return F.rms_norm(super().forward(x) * self.gate(x).sigmoid(), (WIDTH,))
-
-
-class OfAnotherScale(Gated):
-    def attention_parts(self, x):
-        parts = super().attention_parts(x)
-        return parts._replace(scale=2 * parts.scale)
-
-
-class WithoutGradients(OfAnotherScale):
-    @torch.no_grad()
-    def attention_parts(self, x):
-        return super().attention_parts(x)
-
-
-@pytest.mark.parametrize(
-    ("make", "is_right"),
-    [
-        *((make, True) for make in (Gated, WithoutGradients, lambda: LocalLinearAttention(WIDTH, bandwidth=2.0))),
-        *((make, False) for make in (OfAnotherScale, lambda: OfAnotherScale().requires_grad_(False))),
-    ],
-)
-def test_attention_parts_are_those_of_forward(make, is_right, caplog):
-    check_parts(make())
-    assert is_right == (not caplog.messages)
 
 
 @torch.library.custom_op("tests::mix_replicas", mutates_args=())
