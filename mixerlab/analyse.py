@@ -5,6 +5,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ def analyse(
 ) -> Path:
     """Measures runs that kept their weights, side by side, on their first test rows; returns the folder `out`.
 
+    Of several runs those without official weights are left out, with a warning; figures of an earlier analysis go.
+
     The seeds at the best learning rate, as in tables: runs that differ in rates and seeds only join. Their weights are
     those of the reported epoch and of `trainer.snapshots`. `measures.csv` has a row for each replica, moment, layer and
     measure (`analysis.inside`); of a mixer that is no softmax attention only measures of weights. Score maps are of the
@@ -64,7 +67,10 @@ def analyse(
     if rows < 1:
         raise ValueError(f"rows={rows} must be at least 1")
     by_id = {folder.name: folder for folder in map(checked_folder, runs)}  # given twice, it would be two seeds
-    folders = list(by_id.values())
+    kept = [folder for folder in by_id.values() if any(folder.glob("replica-*.official.safetensors"))]
+    folders = kept or list(by_id.values())  # without any, `load` says how to keep them
+    if left_out := len(by_id) - len(folders):
+        log.warning("%d of %d runs kept no official weights, and are left out", left_out, len(by_id))
     out = folders[0].parents[1] / "inside" if out is None else Path(out)
     frame, found = _runs(folders), []
     variants = _variants(frame)
@@ -83,6 +89,9 @@ def analyse(
     if not found:
         raise ValueError("the mixers have neither linear layers nor attention_parts: there is nothing to measure")
     check_writable(out, "--out")
+    for name, end in product((*FIGURES, "score_maps_*"), FORMATS):
+        for path in out.glob(f"{name}.{end}"):  # of an earlier analysis, perhaps of other runs
+            path.unlink()
     write(pd.DataFrame(found), out, formats)
     for (task, setting), own in maps.items():
         if own and formats:
@@ -136,9 +145,9 @@ def _moments(
         loaded = load(folder, config_dir=config_dir)  # which says what is wrong with the run
         if (key := json.dumps(loaded.config["task"], sort_keys=True)) not in read:
             read[key] = torch.from_numpy(splits_of(loaded)["test"][0][:rows].astype(np.int64)).to(device)
-        metrics = read_metrics(folder)
-        assert metrics is not None
-        tokens = metrics.groupby(metrics["epoch"] + 1)["token"].max() if "token" in metrics else None
+        tokens = None
+        if (metrics := read_metrics(folder)) is not None and "token" in metrics:
+            tokens = metrics.groupby(metrics["epoch"] + 1)["token"].max()
         snapshots = loaded.config["trainer"].get("snapshots", ())
         for number in sorted(number for run_id, number in best if run_id == folder.name):
             for done in (None, *snapshots):

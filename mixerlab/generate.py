@@ -154,7 +154,7 @@ def continue_text(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="mixerlab generate", description=__doc__)
-    parser.add_argument("run", help="results/runs/<run_id>, of a run that kept its weights")
+    parser.add_argument("run", metavar="RUN", help="results/runs/<run_id>, of a run that kept its weights")
     parser.add_argument("--bf16", action="store_true", help="scores under bfloat16 autocast instead of in float32")
     parser.add_argument("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")
     parser.add_argument("--prompt", help="a text to continue, in place of the scores")

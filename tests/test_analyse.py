@@ -62,6 +62,27 @@ def test_runs_of_two_learning_rates_join_as_in_tables(tmp_path):
     assert set(zip(rows["lr"], rows["seed"], strict=True)) == {(1e-2, 3), (1e-2, 5)}
 
 
+def test_runs_without_weights_are_left_out_and_no_figure_is_of_an_earlier_call(tmp_path, caplog):
+    """As of `results/runs/*` with the runs of a sweep, even where these are better."""
+    rates = {"none": "1e-2", "official": "1e-5"}
+    bare, kept = (
+        trained(tmp_path, "mixer=attn", f"trainer.keep_weights={keep}", "trainer.snapshots=[]", f"optimizer.lr={rate}")
+        for keep, rate in rates.items()
+    )
+    out = analyse([bare, kept], rows=1)
+    assert "1 of 2 runs kept no official weights" in caplog.text and set(rows_in(out)["lr"]) == {1e-5}
+    assert {path.name.partition("_icr")[0] for path in out.glob("*.png")} == {
+        "correction.png",
+        "scores.png",
+        "score_maps",
+    }
+    (Path(kept) / "metrics.csv").unlink()
+    analyse([kept], rows=1, formats=())
+    assert not list(out.glob("*.png"))
+    with pytest.raises(ValueError, match=r"has no official weights .* trainer\.keep_weights=official"):
+        analyse([bare])
+
+
 def test_a_text_is_trained_on_by_tokens(tmp_path):
     (tmp_path / "text.txt").write_text("to be or not to be\n" * 200)
     text = ("task=text", f"task.path={tmp_path / 'text.txt'}", "task.tokens=1600", "trainer.eval_every=2")

@@ -86,7 +86,7 @@ def test_trials_find_the_best_validation_accuracy(tmp_path):
         if not trial["error"]:
             chosen = ended_at_best_rate(found[trial["run_id"]]["rows"])
             accuracy = fmean(score_of(row, "clean_val_accuracy") for row in chosen)
-            assert float(trial["optimizer.lr"]) == pytest.approx(chosen[0]["lr"])
+            assert float(trial["optimizer.lr"]) == chosen[0]["lr"] == float(f"{chosen[0]['lr']:.4g}")
             assert float(trial["clean_val_accuracy"]) == pytest.approx(accuracy)
     best = max(float(trial["clean_val_accuracy"]) for trial in trials if not trial["error"])
     assert f"best of 6 trials ({len(failed)} failed): validation accuracy {best:.4f}" in outcome.out

@@ -21,7 +21,7 @@ MODEL_KEYS = ("model.d_model", "model.n_layers", "model.linear_std")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Raises ValueError, which names the mixer, unless it keeps the contract."""
     parser = argparse.ArgumentParser(prog="mixerlab check", description=__doc__)
-    parser.add_argument("name", help="a yaml in conf/mixer/, yours or ours; of a hybrid each layer is checked")
+    parser.add_argument("name", metavar="NAME", help="a yaml in conf/mixer/, yours or ours; of a hybrid each layer")
     settings = f"of the mixer, such as mixer.num_heads=4; model.d_model=128 (default: {WIDTH}), n_layers or linear_std"
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=settings)
     parser.add_argument("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")

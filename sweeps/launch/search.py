@@ -82,11 +82,11 @@ class Tried:
         return [f"{key}={value}" for key, value in self.values.items()]
 
     def say(self) -> None:
-        short = " ".join(f"{key}={f'{v:.4g}' if isinstance(v, float) else v}" for key, v in self.values.items())
+        values = " ".join(self.overrides)
         if self.error is not None:
-            print(f"trial {self.trial.number} FAILED: {self.error} ({short})", file=sys.stderr)
+            print(f"trial {self.trial.number} FAILED: {self.error} ({values})", file=sys.stderr)
         else:
-            print(f"trial {self.trial.number}: {self.score:.4f} ({short})", flush=True)
+            print(f"trial {self.trial.number}: {self.score:.4f} ({values})", flush=True)
 
 
 class Search:
@@ -107,7 +107,7 @@ class Search:
         tried: list[Tried] = []
         while len(tried) < n_trials:
             asked = [study.ask(space) for _ in range(min(n_jobs, n_trials - len(tried)))]
-            batch = [Tried(trial, dict(trial.params)) for trial in asked]
+            batch = [Tried(trial, {key: _short(value) for key, value in trial.params.items()}) for trial in asked]
             self.train(batch)
             for one in batch:
                 if one.score is None:
@@ -171,6 +171,11 @@ class Search:
         """The higher the better."""
         assert one.score is not None
         return self.score.sign * one.score
+
+
+def _short(value: Any) -> Any:
+    """A number of four digits, as columns are named after it and people type it again."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def split(overrides: Iterable[Override]) -> tuple[list[str], list[Override]]:

@@ -1,4 +1,4 @@
-"""Sets our numbers beside published ones: `mixerlab compare SOURCE [SOURCE ...]` writes tables and figures.
+"""Sets our numbers beside published ones: `mixerlab compare [SOURCE ...]` writes tables and figures.
 
 Each of ours is what a paper with one seed would report, the accuracy at the seed's best learning rate, averaged over
 seeds; a mean that lacks some of the task's settings is marked with `*` and enters neither RMSE nor rank correlation.
@@ -6,7 +6,8 @@ seeds; a mean that lacks some of the task's settings is marked with `*` and ente
 """
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -29,14 +30,14 @@ from mixerlab.sweeps.tables.columns import labels as labels_of
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.published import Means, Name, Published, Rule, Series
 from mixerlab.sweeps.tables.swept import only_where, spread_out
-from mixerlab.sweeps.tables.tables import INTERVAL, UNEVEN, most_seeds, text_of
+from mixerlab.sweeps.tables.tables import INTERVAL, UNEVEN, Entry, most_seeds, text_of
 from mixerlab.sweeps.tables.writers import aligned
 
 OUTSIDE = 0.02  # further than this outside the range of the published numbers is counted
-MARKS = {
-    "±": INTERVAL,
-    "seeds)": UNEVEN,
-    "* (": "* Over some of the settings only: part of no distance.",
+MARKS: dict[str, Callable[[Entry], bool]] = {
+    INTERVAL: lambda own: own.half_interval is not None,
+    UNEVEN: lambda own: own.uneven,
+    "* Over some of the settings only, or it sees the future: part of no distance.": lambda own: not own.whole,
 }
 RULES = {rule: f"each seed's {told}" for rule, told in CHOSEN.items()} | {
     "last": "last epoch, at the learning rate of each task that is best on test for all mixers together"
@@ -108,7 +109,9 @@ def compare(
             figure = comparison(shown, theirs, told, width)
             save(figure, out / kind, FORMATS[:2])
             captions[kind] = caption_of(figure)
-    marks = [note for mark, note in MARKS.items() if any(mark in table for table in text)]
+    own_rows = [row for series in every.values() for row in series.values()]
+    scored = [entry for row in own_rows for entry in row.values() if entry.mean is not None]
+    marks = [note for note, has_mark in MARKS.items() if any(map(has_mark, scored))]
     text.insert(0, " ".join([f"Ours: {told}.", *marks]))
     notes = [
         f"{key}: {table.about}"
@@ -124,6 +127,9 @@ def compare(
     for frame in frames:
         here = pd.MultiIndex.from_frame(frame[["task", "setting"]]).isin(places)
         notes += [note for note in notes_of(frame[here | frame["mixer"].isna()]) if note not in notes]
+    have = {column.mixer for row in own_rows for column in row}
+    if others := dict.fromkeys(mixer for table in tables.values() for _, mixer in table.numbers if mixer not in have):
+        notes.append(f"Published mixers without a number of ours are left out: {', '.join(others)}.")
     text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
     replace_file(out / "published.md", "\n\n".join(text) + "\n")
     if width is not None:
@@ -150,7 +156,7 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
     most = most_seeds(entry for series in every.values() for row in series.values() for entry in row.values())
     places = {(name, column.mixer) for name, columns in rows.items() for column in columns}
     tables = {key: table for key, table in tables.items() if not places.isdisjoint(table.numbers)}
-    lines = [["", "mixer", *every, *(["published"] if several else []), *tables]]
+    lines = [[*map(escape_markdown, ("", "mixer", *every, *(["published"] if several else []), *tables))]]
     for name in sorted(rows, key=place_rank):
         for column in columns_in_order(rows[name]):
             place = name, column.mixer
@@ -159,8 +165,9 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
             entries = ["-" if entry is None else text_of(entry, most) for entry in found]
             between = [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""] if several else []
             theirs = [f"{table.numbers[place]:.3f}" if place in table.numbers else "" for table in tables.values()]
-            lines.append([str(name), texts[column], *entries, *between, *theirs])
-    return aligned(lines, 2, escape_markdown)
+            labels = map(escape_markdown, (str(name), texts[column]))
+            lines.append([*labels, *entries, *between, *theirs])
+    return aligned(lines, 2)
 
 
 def distances(means: Mapping[str, Means], tables: Mapping[str, Published]) -> str:
@@ -207,10 +214,11 @@ def _chosen(names: Sequence[str], known: dict[str, Published]) -> dict[str, Publ
 
 def main(arguments: Sequence[str] | None = None) -> None:
     # SOURCE before the options: behind --published it would be taken for one of its tables.
-    usage = "%(prog)s SOURCE [SOURCE ...] [OPTION ...]"
+    usage = "%(prog)s [SOURCE ...] [OPTION ...]"
     parser = argparse.ArgumentParser(prog="mixerlab compare", usage=usage, description=__doc__)
     add = parser.add_argument
-    add("sources", nargs="+", metavar="SOURCE", help="results folders, archives or a rows.csv, a series each")
+    help_of_sources = "results folders, archives or a rows.csv, a series each; before the options (default: results)"
+    add("sources", nargs="*", default=["results"], metavar="SOURCE", help=help_of_sources)
     add("--labels", nargs="+", default=[], help="of the sources, in their order (default: their names)")
     known = published.read_published()
     names = ", ".join(known)
@@ -226,5 +234,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--width", type=float, metavar="INCHES", help=WIDTH)
     args = vars(parser.parse_args(arguments))
     args["out"] = args["out"] or folder_for(args["sources"][0], "compare")
-    print(compare(tables=_chosen(args.pop("published"), known), **args))
+    text = compare(tables=_chosen(args.pop("published"), known), **args)
+    print(re.sub(r"\\(.)", r"\1", text))  # a terminal shows Markdown's escapes
     print(f"tables and figures: {args['out']}")

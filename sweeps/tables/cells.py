@@ -13,6 +13,7 @@ from mixerlab.records.names import place_rank
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.intervals import solved_counts
+from mixerlab.sweeps.tables.swept import as_yaml
 from mixerlab.sweeps.tables.tables import seeds_entry
 
 Place = tuple[Column, str, str]  # column, task, setting
@@ -87,8 +88,9 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
     best_trials = [(row["config"], row["lr"]) for row in best[:1]]
     by_code, seeds = _seeds_by_code(best), len({row["seed"] for row in rows})
     learned = solved_counts(row.get("steps_to_90", math.nan) for row in best)
+    sees_future = any(as_yaml(row.get("sees_future")) == "true" for row in best)  # no score to be the best of
     entry = replace(
-        seeds_entry(by_seed, whole=len(best) == seeds),
+        seeds_entry(by_seed, whole=len(best) == seeds and not sees_future),
         status="ok" if best else unscored,
         score=score,
         comparable=not lacking and len(by_code) < 2,

@@ -28,11 +28,11 @@ _BOLD = (
 _ONE_SEED = "One seed: nothing is bold, since nothing says how far seeds differ."
 _EDGE = (
     f"best at the smallest or largest learning rate tried, by more than {MARGIN} over those in between: a wider grid"
-    " may give more. †k: in k settings."
+    " may give more."
 )
 _INCOMPLETE = (
-    "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."
-    " Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
+    "* Incomplete, as said below: settings, seeds or learning rates are missing, seeds are of different code, or it"
+    " sees the future. Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
 )
 _SETTINGS_NAMED = 3
 
@@ -45,7 +45,7 @@ class Entry:
         mean: None if there is none: `status` says why.
         by_seed: the same mean for each seed, if all settings have the same seeds; else empty.
         seeds: the fewest and the most seeds of a setting.
-        whole: whether the mean is over all settings and all of their seeds.
+        whole: whether the mean is over all settings and all of their seeds, of models that do not see the future.
         comparable: whether all of it is of one grid of learning rates and one code.
         edges: settings whose grid of learning rates should be wider.
         parts: what it is the mean of, if that has different seeds.
@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def incomplete(self) -> bool:
-        """Whether settings, seeds or learning rates are missing, or seeds are of different code."""
+        """Whether settings, seeds or learning rates are missing, seeds are of different code or see the future."""
         return not self.whole or not self.comparable
 
     @property
@@ -126,7 +126,7 @@ def most_seeds(entries: Iterable[Entry]) -> int:
 
 
 def seeds_entry(by_seed: Mapping[int, float], whole: bool = True) -> Entry:
-    """The score of one setting; `whole`: it has all of its seeds."""
+    """The score of one setting; `whole`: as of `Entry`."""
     if not by_seed:
         return Entry(None, {}, 0, 1, "missing", whole=False)
     return Entry(fmean(by_seed.values()), by_seed, 1, 1, "ok", (len(by_seed),) * 2, whole)
@@ -228,7 +228,9 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
         _BOLD: spread and len(columns) > 1,
         _ONE_SEED: not spread and len(columns) > 1,
         f"† {below}{_EDGE}": any(entry.edges for entry in scored),
+        "†k: in k settings.": any(entry.edges and entry.total > 1 for entry in scored),
         _INCOMPLETE: any(entry.incomplete for entry in scored),
+        "(k/n): k of n settings have a score.": any(entry.done < entry.total > 1 for entry in table.entries),
     }
     notes = [note for note, occurs in legend.items() if occurs]
     for score, tasks in scores.items():

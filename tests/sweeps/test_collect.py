@@ -16,7 +16,7 @@ from mixerlab.sweeps.tables.columns import columns_in_order
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import task_table
-from mixerlab.sweeps.tables.writers import cost_markdown, rows_csv
+from mixerlab.sweeps.tables.writers import cost_markdown, rows_csv, to_latex
 
 
 def notes(results, configs=None, by=None):
@@ -133,12 +133,16 @@ def test_what_runs_took(tmp_path):
     assert second.startswith("| icr  | baseline | mamba") and third.startswith("| ncr  | baseline | attn")
 
 
-def test_what_sees_the_future_is_told_also_where_all_mixers_may(tmp_path):
-    for mixer, sees in (("attn", False), ("gdn", True)):
-        changed = {"model.may_see_future": True}
-        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, changed=changed, provenance={"sees_future": sees})
+def test_what_sees_the_future_is_told_also_where_all_mixers_may_and_is_not_bold(tmp_path):
+    """It has a mark, which LaTeX shows too, and lets what is worse be bold."""
+    changed, seeds = {"model.may_see_future": True}, {"lr": 1e-3, "seed": [0, 1]}
+    for mixer, score, sees in (("attn", 0.5, False), ("gdn", 0.9, True), ("mamba", 0.3, False)):
+        told = {"sees_future": sees}
+        fakes.add_run(tmp_path, [score, score], mixer=mixer, changed=changed, provenance=told, **seeds)
     (note,) = notes(tmp_path)
     assert "sees the future" in note and note.endswith(": gdn.")
+    latex = to_latex(task_table(fakes.cells_of(tmp_path)))
+    assert r"\textbf{0.500}" in latex and r"0.900\textsubscript{$\pm$0.000}\textsuperscript{*}" in latex
 
 
 def test_grids_of_other_sizes_are_told(tmp_path):

@@ -57,6 +57,8 @@ def test_tables_by_hand(cells):
         ("icr", "seq_len-256"): ["0.500 †", "diverged", "0.400"],
         ("mem", "baseline"): ["0.400", "0.400", "missing"],
     }
+    means, settings = ({note.split()[0] for note in make(cells).notes} for make in (task_table, setting_table))
+    assert {"†", "†k:", "*", "(k/n):"} <= means and settings & {"†", "†k:", "*", "(k/n):"} == {"†"}
 
 
 def test_an_interval_over_seeds(tmp_path):
