@@ -135,7 +135,6 @@ def _overrides_first(arguments: list[str]) -> list[str]:
 
 def train_run(cfg: "DictConfig") -> None:
     """What Hydra calls without -m: trains one run, and says what came of it."""
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -146,7 +145,7 @@ def train_run(cfg: "DictConfig") -> None:
     hydra_config = HydraConfig.get()
     try:
         use_folders(command_line_folders(hydra_config))
-        complete(cfg, hydra_config, GlobalHydra.instance().config_loader())
+        complete(cfg, hydra_config)
         _say_what_is_left_out(hydra_config)
         if cfg.get("dry_run"):
             folder, state = run_state(cfg)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from hydra.conf import HydraConf
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from mixerlab.records.errors import reason
@@ -37,6 +39,12 @@ def given(hydra_config: HydraConf) -> list[str]:
 def search_path(urls: Sequence[str]) -> list[str]:
     """The override by which Hydra finds yamls in these places, such as `file:///home/me/conf`; none for none."""
     return [f"hydra.searchpath={json.dumps(list(urls), ensure_ascii=False)}"] if urls else []
+
+
+def composed_anew(file: str, overrides: Sequence[str], hydra_config: HydraConf) -> DictConfig:
+    """What Hydra composes of `<file>.yaml` and these overrides, with the yamls that the command finds."""
+    loader = GlobalHydra.instance().config_loader()
+    return loader.load_configuration(file, [*overrides, *search_path(hydra_config.searchpath)], RunMode.RUN)
 
 
 def use_folders(config_dir: ConfigDir) -> list[Path]:

@@ -13,12 +13,10 @@ from numbers import Real
 from typing import Any, cast
 
 from hydra.conf import HydraConf
-from hydra.core.config_loader import ConfigLoader
-from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from mixerlab.config.arguments import check_arguments, defaults_of, subclass_of
-from mixerlab.config.project import given, search_path
+from mixerlab.config.project import composed_anew, given
 from mixerlab.records.errors import with_place
 from mixerlab.records.identity import present
 from mixerlab.records.interruption import users_code
@@ -55,13 +53,12 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
     )
 
 
-def baseline_from_yaml(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
-    """Makes the plain values of a task's yaml its `baseline`; arguments as for `compose.complete`.
+def baseline_from_yaml(cfg: DictConfig, hydra_config: HydraConf) -> None:
+    """Makes the plain values of a task's yaml its `baseline`.
 
     A value that the command has not set follows `setting`, as if the yaml had `${setting:<parameter>}`.
     """
-    overrides = [f"task={hydra_config.runtime.choices['task']}", *search_path(hydra_config.searchpath)]
-    own = loader.load_configuration("config", overrides, RunMode.RUN).task
+    own = composed_anew("config", [f"task={hydra_config.runtime.choices['task']}"], hydra_config).task
     plain = [str(key) for key in own if key not in (*_OTHER_KEYS, *_PLAIN)]
     plain = [key for key in plain if not OmegaConf.is_interpolation(own, key) and not OmegaConf.is_missing(own, key)]
     with open_dict(cfg):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from hydra.conf import HydraConf
-from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.arguments import check_arguments
@@ -20,14 +19,14 @@ from mixerlab.training.population import seeded
 log = logging.getLogger(__name__)
 
 
-def match_params(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
-    """Sets `model.d_ff` of a composed config; arguments as for `compose.complete`."""
+def match_params(cfg: DictConfig, hydra_config: HydraConf) -> None:
+    """Sets `model.d_ff` of a composed config."""
     model, own = (cast(dict[str, Any], OmegaConf.to_container(cfg[key], resolve=True)) for key in ("model", "mixer"))
     check_arguments("model", ModelConfig, model, yaml="the yamls in conf/")
     name = model["match_params"]
     if model.get("d_ff") is not None:
         raise ValueError(f"model.match_params={name} sets model.d_ff, and model.d_ff={model['d_ff']} is set as well")
-    other = composed_mixer(name, hydra_config, loader)
+    other = composed_mixer(name, hydra_config)
     if is_hybrid(other):
         raise ValueError(f"model.match_params={name}: name a mixer, not a hybrid")
     for mixer in (own, other):
