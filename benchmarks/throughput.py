@@ -172,14 +172,12 @@ class Peer(L.LightningModule):
         for optimizer in optimizers:
             optimizer.step()
 
-
-class _Stopwatch(L.Callback):
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+    def on_train_batch_end(self, outputs, batch, batch_idx):
         if batch_idx == 20:
             torch.cuda.synchronize()
             self.started = time.perf_counter()
 
-    def on_train_end(self, trainer, module):
+    def on_train_end(self):
         torch.cuda.synchronize()
         self.seconds = time.perf_counter() - self.started
 
@@ -187,20 +185,19 @@ class _Stopwatch(L.Callback):
 def measure_peer(length: int, steps: int) -> float:
     """Steps per second of the peer."""
     rows = torch.utils.data.TensorDataset(*torch.randint(0, VOCAB, (2, BATCH * steps, length)))
-    stopwatch = _Stopwatch()
+    peer = Peer(length)
     trainer = L.Trainer(
         accelerator="gpu",
         devices=1,
         precision="bf16-mixed",
         max_epochs=1,
-        callbacks=[stopwatch],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Peer(length), torch.utils.data.DataLoader(rows, BATCH))
-    return (steps - 21) / stopwatch.seconds
+    trainer.fit(peer, torch.utils.data.DataLoader(rows, BATCH))
+    return (steps - 21) / peer.seconds
 
 
 def main() -> None:

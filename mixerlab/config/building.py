@@ -38,7 +38,7 @@ class TaskShape(NamedTuple):
 NamedMakers = list[tuple[str, Callable[..., SequenceMixer]]]
 
 
-def maker(cfg: Mapping[str, Any], group: str = "", layer: str = "") -> Callable[..., Any]:
+def maker(cfg: Mapping[str, Any], group: str = "", layer: str = "mixer") -> Callable[..., Any]:
     """Instantiates the `_target_` of a config; its `name` is a label, which messages give behind `group`.
 
     It raises ValueError for what the constructor refuses, which names the `layer` of a hybrid, and for any other error
@@ -46,18 +46,7 @@ def maker(cfg: Mapping[str, Any], group: str = "", layer: str = "") -> Callable[
     """
     label = cfg.get("name", cfg.get("_target_"))
     arguments = {key: value for key, value in cfg.items() if key != "name"}
-    return _maker(arguments, f"{group}={label}" if group else label, f"{layer} ({label}): " if layer else "")
-
-
-def mixer_maker(cfg: Mapping[str, Any], n_layers: int, layer: str = "") -> Callable[..., SequenceMixer]:
-    """`maker` of a mixer; it takes `d_model` and `layer_idx`, and gives a constructor its place if it asks for it."""
-    make, asked = maker(cfg, layer=layer), asked_for(cfg["_target_"], list(cfg.keys()))
-
-    def at(d_model: int, layer_idx: int = 0) -> SequenceMixer:
-        place = {"layer_idx": layer_idx, "num_layers": n_layers}
-        return make(d_model=d_model, **{key: place[key] for key in asked})
-
-    return at
+    return _maker(arguments, f"{group}={label}" if group else label, "" if layer == "mixer" else f"{layer} ({label}): ")
 
 
 def optimizer_maker(cfg: Mapping[str, Any]) -> Callable[..., Any]:
@@ -88,7 +77,7 @@ class Parts:
     """What a run is made of, each to be built as often as it is needed.
 
     Attributes:
-        mixers: name and maker (`mixer_maker`) of one layer's, of the first layers: one, or those of a hybrid's pattern.
+        mixers: as `mixer_makers` gives them.
         model: its keys.
         make_schedule, make_optimizer: take what a run supplies.
         grouping: which parameters the optimizer takes together.
@@ -125,21 +114,29 @@ class Parts:
         if autoencode and self.model.autoencoder_redraw_all:
             return []  # as asked for
         linear_std = LINEAR_STD if autoencode else self.model.linear_std
-        warnings: dict[str, None] = {}
-        for name, make in self.mixers:
-            if names := list(overwritten(make(d_model=self.model.d_model), linear_std)):
-                sentence = (
-                    f"mixer={name} sets initial values of {', '.join(names)}, and the model overwrites them:"
-                    " mixerlab.mixers.base.keep_initial_values(parameter) keeps them"
-                )
-                warnings[sentence] = None
-        return list(warnings)
+        warnings = [
+            f"mixer={name} sets initial values of {', '.join(names)}, and the model overwrites them:"
+            " mixerlab.mixers.base.keep_initial_values(parameter) keeps them"
+            for name, make in self.mixers
+            if (names := list(overwritten(make(d_model=self.model.d_model), linear_std)))
+        ]
+        return list(dict.fromkeys(warnings))
 
 
 def mixer_makers(cfg: Mapping[str, Any], n_layers: int) -> NamedMakers:
-    """Name and maker of the mixers of the first layers: one, or those of a hybrid's pattern."""
-    layers = mixers_of(cfg).items()
-    return [(mixer["name"], mixer_maker(mixer, n_layers, "" if key == "mixer" else key)) for key, mixer in layers]
+    """Name and maker of the mixers of the first layers: one, or those of a hybrid's pattern.
+
+    A maker takes `d_model` and `layer_idx`, and gives a constructor its place if it asks for it.
+    """
+
+    def made(make: Callable, asked: list[str], d_model: int, layer_idx: int = 0) -> SequenceMixer:
+        place = {"layer_idx": layer_idx, "num_layers": n_layers}
+        return make(d_model=d_model, **{key: place[key] for key in asked})
+
+    return [
+        (mixer["name"], partial(made, maker(mixer, layer=prefix), asked_for(mixer["_target_"], list(mixer.keys()))))
+        for prefix, mixer in mixers_of(cfg).items()
+    ]
 
 
 def model_of(

@@ -15,10 +15,9 @@ from typing import Any, cast
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from mixerlab.config.arguments import check_arguments, defaults_of, subclass_of
+from mixerlab.config.arguments import check_arguments, subclass_of
 from mixerlab.config.project import composed_anew, given
 from mixerlab.records.errors import with_place
-from mixerlab.records.identity import present
 from mixerlab.records.interruption import users_code
 from mixerlab.records.names import BASELINE
 from mixerlab.records.schema import MEASURED, Score
@@ -149,15 +148,6 @@ def build_task(task_cfg: DictConfig) -> Task:
     except Exception as error:  # of the user's code
         raise ValueError(f"{name}: {with_place(error)}") from error
     return task
-
-
-def described(task_cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
-    """The task, and its resolved keys with the name of its setting and its class's defaults; errors as `build_task`."""
-    task = build_task(task_cfg)
-    keys = cast(dict[str, Any], OmegaConf.to_container(task_cfg, resolve=True, throw_on_missing=True))
-    keys["setting"] = setting_name(task_cfg)
-    keys["test_seq_len"] = task.test_seq_len  # null for the length of the other rows: the same run
-    return task, keys | present(defaults_of(type(task), keys))
 
 
 def _check_setting(task_cfg: DictConfig) -> None:
