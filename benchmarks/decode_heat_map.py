@@ -2,7 +2,7 @@
 
     python -m mixerlab.benchmarks.decode_heat_map results/benchmarks/parallax_decode
 
-Draws `heat_map.png` from the `table.csv` of this folder, as the Parallax paper does (figure `speedup-heatmap`).
+Draws `heat_map.png` from the folder's `table.csv`, as the Parallax paper does (figure `speedup-heatmap`).
 """
 
 import argparse
@@ -22,16 +22,14 @@ from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, save
 COLOURS = colormaps["RdBu_r"]  # warm where ours is faster, as in the paper
 SCALE = LogNorm(0.5, 2, clip=True)
 TITLE = "Time of softmax attention over that of Parallax, decoding one token"
-HEIGHT = 2.0  # of a panel, in inches
 
 
 def heat_map(rows: pd.DataFrame, about: str) -> Figure:
     """One panel for each configuration of heads."""
     panels = dict(list(ratios(rows).groupby(level=["Hq", "Hkv", "D"])))
     with figure_style():
-        sheet = Sheet(
-            None, [f"{hq} query and {hkv} key heads of {d}" for hq, hkv, d in panels], narrowest=2.5, widest=3.2
-        )
+        heads = [f"{hq} query and {hkv} key heads of {d}" for hq, hkv, d in panels]
+        sheet = Sheet(None, heads, narrowest=2.5, widest=3.2)
         for panel, own in zip(sheet.panels, panels.values(), strict=True):
             cells = own.droplevel(["Hq", "Hkv", "D"]).unstack("S")
             panel.imshow(cells, cmap=COLOURS, norm=SCALE, aspect="auto", origin="lower")
@@ -45,7 +43,7 @@ def heat_map(rows: pd.DataFrame, about: str) -> Figure:
                     ink = "black" if 0.2 < SCALE(ratio) < 0.8 else "white"
                     panel.text(x, y, f"{ratio:.2f}", ha="center", va="center", fontsize=TICK - 0.5, color=ink)
         handles = [Patch(color=COLOURS(SCALE(ratio)), label=f"{ratio:g}") for ratio in (0.5, 0.7, 1, 1.4, 2)]
-        return sheet.finish(TITLE, about, handles, HEIGHT)
+        return sheet.finish(TITLE, about, handles, 2.0)  # of a panel, in inches
 
 
 def main() -> None:

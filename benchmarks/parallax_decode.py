@@ -5,9 +5,8 @@
 
 bf16. Times are medians over replays of a CUDA graph, warm (the same caches again and again) and cold (copies of the
 caches in turn, together larger than the L2 cache). `read_us` is the time to read K and V once at the card's copy
-rate, which is measured first. The error is the largest relative Frobenius error of the first and the last sequence
-against float64. `first_call_s` compiles, and tunes: minutes with Helion, whose shapes are to be named. Rows are
-appended: compare those of one `run`.
+rate. The error is the largest relative Frobenius error of the first and the last sequence against float64.
+`first_call_s` compiles, and tunes: minutes with Helion, whose shapes are to be named.
 """
 
 import argparse
@@ -72,14 +71,13 @@ def measure(shape: Shape, decoders: dict[str, Kernel], rate: float) -> Iterator[
     for name, decode in decoders.items():
         if name == "official" and caches[0, 0].numel() > 2**31:
             continue  # its offsets have 32 bits
+        row = about | {"decoder": name, "read_us": 1e6 * cache_bytes / rate}
         try:
-            measured = _measured(decode, q, 0 * rho if name == "sdpa" else rho, caches)
+            yield row | _measured(decode, q, 0 * rho if name == "sdpa" else rho, caches)
         except RuntimeError as error:
             if name == "ours":
                 raise
             print(f"{name} at {shape}: {error}", flush=True)
-        else:
-            yield about | {"decoder": name, "read_us": 1e6 * cache_bytes / rate} | measured
 
 
 def _measured(decode: Kernel, q: Tensor, rho: Tensor, caches: Tensor) -> dict[str, float]:

@@ -4,14 +4,12 @@
 
 For each mixer and length, with 1, 3 and 9 replicas: steps per second with operations launched one by one (eager) and
 with the step captured in a CUDA graph, replica-steps per second, GPU memory, and the time of the first step. The losses
-of captured and eager steps from the same seed are compared. The peer, measured in the same run, is the same attention
-model in a plain Lightning loop with torch.optim.Muon and fused AdamW. Batch 128, width 128, two layers, vocabulary 16,
-Muon, bf16.
+of captured and eager steps from the same seed are compared. The peer is the attention model without norms of heads in a
+plain Lightning loop with torch.optim.Muon and fused AdamW. Batch 128, width 128, two layers, vocabulary 16, Muon, bf16.
 
-`ema` (the README's) is a mixer in plain PyTorch. It is measured as `trainer.compile=auto` runs it, and uncompiled. The
-peer has no norms of heads. Options go behind a mixer's name: `--mixers "attn mixer.qk_norm=false"`.
-
-`floor ms` is the time that a copy of as many bytes takes as a step moves at least (`bytes_of_token`).
+`ema`, the README's mixer, is measured as `trainer.compile=auto` runs it, and uncompiled. Options go behind a mixer's
+name: `--mixers "attn mixer.qk_norm=false"`. `floor ms` is the time that a copy of as many bytes takes as a step moves
+at least (`bytes_of_token`).
 """
 
 import gc
