@@ -16,7 +16,6 @@ from mixerlab.records.interruption import GOES_ON, Terminated, terminated_by_sig
 from mixerlab.records.text import one_line
 
 if TYPE_CHECKING:
-    from hydra.conf import HydraConf
     from omegaconf import DictConfig
 
     from mixerlab.records.schema import Record
@@ -146,7 +145,10 @@ def train_run(cfg: "DictConfig") -> None:
     try:
         use_folders(command_line_folders(hydra_config))
         complete(cfg, hydra_config)
-        _say_what_is_left_out(hydra_config)
+        if grid := hydra_config.sweeper.get("params"):  # of an experiment, of which one run trains one cell
+            params = " ".join(f"{key}={value}" for key, value in grid.items())
+            experiment = hydra_config.runtime.choices.get("experiment")
+            log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, experiment)
         if cfg.get("dry_run"):
             folder, state = run_state(cfg)
             print(OmegaConf.to_yaml(cfg, resolve=True))
@@ -157,14 +159,6 @@ def train_run(cfg: "DictConfig") -> None:
         sys.exit(f"error: {_message(error)}")
     if record is not None:
         _print_result(cfg.results_dir, record)
-
-
-def _say_what_is_left_out(hydra_config: "HydraConf") -> None:
-    """Of an experiment with a grid, a single run trains one cell."""
-    if grid := hydra_config.sweeper.get("params"):
-        params = " ".join(f"{key}={value}" for key, value in grid.items())
-        experiment = hydra_config.runtime.choices.get("experiment")
-        log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, experiment)
 
 
 def _print_result(results_dir: str, record: "Record") -> None:

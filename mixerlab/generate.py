@@ -26,12 +26,8 @@ LEAST = 1e-30  # a temperature that float32 divides by: all but the likeliest to
 class TokenReader:
     """Reads rows of one shape token by token, under the autocast under which it is made.
 
-    On a GPU a step is one CUDA graph, captured once and replayed for every token, if each mixer changes its state in
-    place, and CUDA can capture it.
-
-    Attributes:
-        step: the logits `[batch, 1, V]` of the next tokens, int64 `[batch, 1]`; the next step may overwrite them.
-        is_captured: whether that is a graph.
+    `step` gives the logits `[batch, 1, V]` of the next tokens, int64 `[batch, 1]`; the next step may overwrite them. On
+    a GPU it is a CUDA graph (`is_captured`) if each mixer changes its state in place, and CUDA can capture it.
     """
 
     def __init__(self, model: LanguageModel, batch: int, length: int):
@@ -99,9 +95,8 @@ def generate(
     if not isinstance(model, LanguageModel):
         raise ValueError(f"task={name}: an auto-encoder rebuilds its row from one vector, not token by token")
     rows = splits_of(loaded)["test"]
-    batches = (
-        torch.from_numpy(x.astype(np.int64)).to(device).split(loaded.config["trainer"]["batch_size"]) for x in rows
-    )
+    size = loaded.config["trainer"]["batch_size"]
+    batches = (torch.from_numpy(x.astype(np.int64)).to(device).split(size) for x in rows)
     readers: dict[torch.Size, TokenReader] = {}  # the last batch may be smaller
     sums = []
     with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
@@ -126,12 +121,8 @@ def continue_text(
 ) -> str:
     """The prompt and `tokens` more, each drawn from the softmax of the logits over `temperature`, in float32.
 
-    Args:
-        temperature: 0 takes the likeliest token.
-
-    Raises:
-        ValueError: as `mixerlab.load`; a run of another task than text; an empty prompt; a number below 0; a BPE of
-            another text by now.
+    ValueError as `mixerlab.load`; for a run of another task than text, or of a BPE of another text by now; for an empty
+    prompt or a number below 0.
     """
     loaded = load(run_folder, config_dir=config_dir)
     task, model = loaded.task, loaded.model.to(device)

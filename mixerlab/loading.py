@@ -30,6 +30,8 @@ from mixerlab.training.weights import put_in, unpack
 
 log = logging.getLogger(__name__)
 
+_warn_once = functools.cache(log.warning)  # a run has many replicas
+
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
@@ -39,8 +41,7 @@ class Loaded:
         model: with the weights of the epoch that the selection takes; on the CPU, in float32 and evaluation mode. It
             maps token ids, int64 `[B, T]`, to logits `[B, T, V]`.
         task: generates and checks rows: `task.generate(8, numpy.random.default_rng(0), "test")`.
-        config: of the run, resolved.
-        row: of the replica, from the record.
+        config, row: of the run, resolved; of the replica, from the record.
     """
 
     model: LanguageModel | AutoEncoder
@@ -70,8 +71,8 @@ def load(
     Warns if the code of the mixer has changed since.
 
     Raises:
-        ValueError: no finished run is in the folder; the weights were not kept, in which case the message has the
-            command that keeps them; what is there is no weights file, or one of another run or model.
+        ValueError: no finished run; no weights, in which case the message has the command that keeps them; or those of
+            another run or model.
     """
     check_selection(selection)
     folder = checked_folder(run_folder)
@@ -93,7 +94,8 @@ def load(
         raise ValueError(f"{run_folder} has no {moment} weights of replica {number}. {_again(folder, record, moment)}")
     task, model = _built(config)
     if changed_code(record, {"mixer": mixer_version(config)}):  # weights that fit say nothing of a `forward`
-        _warn_of_code(run_folder, config["mixer"]["name"])
+        said = "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"
+        _warn_once(f"{said} record scores", run_folder, config["mixer"]["name"])
     with reading(path):
         weights, about = unpack(path.read_bytes())
         for key, value in {"run_id": folder.name, "replica": number, "moment": moment}.items():
@@ -113,16 +115,6 @@ def checked_folder(run_folder: str | Path) -> Path:
     return folder
 
 
-@functools.cache  # once for each run
-def _warn_of_code(run_folder: str | Path, mixer: str) -> None:
-    log.warning(
-        "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"
-        " record scores",
-        run_folder,
-        mixer,
-    )
-
-
 def check_files(loaded: Loaded) -> None:
     """ValueError if the files of a run's task have changed since."""
     options = loaded.config["task"]
@@ -138,7 +130,6 @@ def splits_of(loaded: Loaded) -> dict[str, Arrays]:
 
 
 def _best(record: Record, selection: Selection) -> int:
-    """The number of the run's best replica."""
     seeds, _ = best_trial(record.rows, selection, record.score)  # at the best learning rate
     if not seeds:
         raise ValueError("no replica of the run has finished: mixerlab.load(..., replica=NUMBER) gives one")

@@ -69,13 +69,9 @@ class RunFailed(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """A run that can be built, before it trains.
+    """A run that can be built, before it trains: `checked` and `check_buildable` made it of `cfg`.
 
-    Attributes:
-        cfg: what it was asked for, of which `checked` made `task`, `config` and `code`.
-        parts: what it is made of.
-        state_size: of its model, at the length that it trains on.
-        folder: where its record is, or will be.
+    `folder` is where its record is, or will be.
     """
 
     cfg: DictConfig
@@ -104,10 +100,8 @@ class _Run:
 
     def hyperparameters(self) -> dict[str, Any]:
         """What loggers are told of it: the keys that can change its result, its setting and its id."""
-        return hyperparameters(self.config) | {
-            "task.setting": self.config["task"]["setting"],
-            "run_id": self.folder.name,
-        }
+        own = {"task.setting": self.config["task"]["setting"], "run_id": self.folder.name}
+        return hyperparameters(self.config) | own
 
     def build_model(self) -> LanguageModel | AutoEncoder:
         """One replica's, with its initial values."""
@@ -198,10 +192,8 @@ def run_cell(cfg: DictConfig) -> str | None:
 def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: Mapping[str, "Logger"]) -> Record:
     """Trains the run, writes all that it leaves, the record last, and returns that.
 
-    Without `splits` the task generates them.
-
-    Raises:
-        RunFailed: training failed, which the record says; unless it has the results of an earlier training, which stay.
+    Without `splits` the task generates them. RunFailed if training failed, which the record says, unless it is that of
+    an earlier training, which stays.
     """
     folder = this.folder
     if not (repeats := files.has_results(folder)):
@@ -280,7 +272,14 @@ def _measure(
         "state_size": this.state_size,
         "chance": None if task.chance is None else float(task.chance),
     }
-    check, how = _output_check(config, task, this.code), TrainerConfig(**cfg.trainer)
+    how = TrainerConfig(**cfg.trainer)
+    check = OutputCheck(
+        vocab_size=task.vocab_size,
+        lengths=tuple(dict.fromkeys((task.input_length, task.for_split("test").input_length))),
+        is_causal=not task.autoencode,
+        may_see_future=config["model"]["may_see_future"],
+        key=json.dumps([config["mixer"], config["model"], this.code["mixer"]], sort_keys=True),
+    )
     training = Training(
         build_model=this.build_model,
         splits=splits,
@@ -297,11 +296,10 @@ def _measure(
     )
     sizes = task.vocab_size, task.input_length, task.autoencode
     read = in_tensors(get_class(config["optimizer"]["_target_"]))
-    trained_rows = task.trained_rows or len(splits["train"][0])
-    result = training.train(replicas_of(config), graph_key(config, this.code, sizes, trained_rows, read))
-    rows = [
-        labels | counts | measured for labels, measured in zip(labels_of_replicas(config), result.replicas, strict=True)
-    ]
+    key = graph_key(config, this.code, sizes, task.trained_rows or len(splits["train"][0]), read)
+    result = training.train(replicas_of(config), key)
+    replicas = zip(labels_of_replicas(config), result.replicas, strict=True)
+    rows = [labels | counts | measured for labels, measured in replicas]
     on_cpu = result.device.type == "cpu"
     made_by = provenance(
         **origin,
@@ -317,8 +315,7 @@ def _measure(
         tokens_per_s=result.tokens / result.seconds if result.tokens else None,
         peak_memory_mb=result.peak_memory and result.peak_memory / 1e6,
     )
-    identity = run_id(config)
-    return Record(run_id=identity, status="finished", rows=rows, score=task.score, provenance=made_by), result
+    return Record(run_id=this.folder.name, status="finished", rows=rows, score=task.score, provenance=made_by), result
 
 
 def _set_up_lightning() -> None:
@@ -331,16 +328,6 @@ def _set_up_lightning() -> None:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     for message in (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "The `srun` command is available"):
         warnings.filterwarnings("ignore", message)
-
-
-def _output_check(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> OutputCheck:
-    return OutputCheck(
-        vocab_size=task.vocab_size,
-        lengths=tuple(dict.fromkeys((task.input_length, task.for_split("test").input_length))),
-        is_causal=not task.autoencode,
-        may_see_future=config["model"]["may_see_future"],
-        key=json.dumps([config["mixer"], config["model"], code["mixer"]], sort_keys=True),
-    )
 
 
 def _backends(mixers: Iterable[tuple[str, SequenceMixer]], device: torch.device, dtype: torch.dtype) -> dict[str, str]:

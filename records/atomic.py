@@ -7,15 +7,13 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-# Names of files that a writer has not finished: `.record.json.<32 hex digits>`.
-_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{32}")
+_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{32}")  # a file that a writer has not finished
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
     """Writes `path` so that a reader sees the old file or the new one, whatever dies when.
 
-    Raises:
-        OSError: the disk is full, or the folder cannot be written, with the name `path`; the old file is as it was.
+    OSError with the name `path` if the disk is full or the folder cannot be written; the old file is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")

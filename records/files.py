@@ -2,9 +2,6 @@
 
 Beside them are the weights that it has kept, a file for each replica and selection. Where a run that has results trains
 once more, they stay until that is whole; then the record goes first, and the new one comes last.
-
-A results folder may be damaged. Whatever is wrong with what is read of a run raises `Unreadable`, one line that names
-the file.
 """
 
 import hashlib
@@ -36,7 +33,7 @@ ERROR_FILE = "error.txt"  # the traceback of a run that failed, beside its recor
 
 
 class Unreadable(ValueError):
-    """A file of a run cannot be read; the message is one line that names it."""
+    """A file of a run is damaged; the message is one line that names it."""
 
 
 @contextmanager
@@ -66,7 +63,6 @@ def snapshot(epochs: int) -> str:
 
 
 def weights_files(folder: str | Path) -> list[Path]:
-    """All weights in a run's folder."""
     return sorted(Path(folder).glob("replica-*.safetensors"))
 
 
@@ -97,17 +93,13 @@ def write_record(folder: str | Path, record: Record) -> None:
 
 
 def write_config(folder: str | Path, config: Mapping[str, Any]) -> None:
-    """Writes the resolved config to `config.yaml`, atomically."""
     from omegaconf import OmegaConf  # takes longer to import than a report of few records to read them
 
     replace_file(Path(folder) / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
 
 
 def write_metrics(folder: str | Path, metrics: "pd.DataFrame") -> None:
-    """Writes the rows of `metrics.csv` (replica x epoch), atomically.
-
-    Measured values get seven significant digits, as many as float32 has. Learning rates stay as the config gives them.
-    """
+    """Writes rows (replica x epoch) with seven digits, as many as float32 has; rates stay as the config gives them."""
     as_given = metrics.assign(lr=metrics["lr"].astype(str))
     replace_file(Path(folder) / METRICS_FILE, as_given.to_csv(index=False, float_format="%.7g"))
 
