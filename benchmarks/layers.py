@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mixerlab.benchmarks.measuring import Table, forward_and_gradients, graph_ms, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import peer
@@ -55,18 +55,14 @@ def layer_case(name: str, heads: int, length: int, batch: int, device: torch.dev
     reference: Any = copy.deepcopy(ours).double()
     reference.backend = "reference"
     x = torch.randn(batch, length, WIDTH, device=device).bfloat16()
-    layers = peer("fla.layers")
-    peers = {"fla": fla_layer(layers, name, ours, heads).to(device)} if layers else {}
+    peers = {}
+    if layers := peer("fla.layers"):  # with the parameters of ours
+        kind, options = FLA[name]
+        theirs = getattr(layers, kind)(hidden_size=WIDTH, num_heads=heads, head_dim=WIDTH // heads, **options)
+        parts = ((key.partition("."), value) for key, value in ours.state_dict().items())
+        theirs.load_state_dict({RENAMED.get(first, first) + dot + rest: value for (first, dot, rest), value in parts})
+        peers["fla"] = theirs.to(device)
     return Case([x], ours.to(device), reference, peers)
-
-
-def fla_layer(layers: Any, name: str, ours: nn.Module, heads: int) -> nn.Module:
-    """fla's layer with the parameters of ours."""
-    kind, options = FLA[name]
-    layer = getattr(layers, kind)(hidden_size=WIDTH, num_heads=heads, head_dim=WIDTH // heads, **options)
-    parts = ((key.partition("."), value) for key, value in ours.state_dict().items())
-    layer.load_state_dict({RENAMED.get(first, first) + dot + rest: value for (first, dot, rest), value in parts})
-    return layer
 
 
 def operator_case(heads: int, length: int, batch: int, device: torch.device) -> Case:

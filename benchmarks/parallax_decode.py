@@ -47,11 +47,6 @@ PEERS = {
 }
 
 
-def grid(head_dims: list[int]) -> list[Shape]:
-    every = [(*heads, head_dim) for head_dim in head_dims for heads in HEADS]
-    return [(b, s, *own) for own in every for s in LENGTHS for b in BATCHES if b * s <= MOST_KEYS]
-
-
 def shape(text: str) -> Shape:
     """Of `B,S,Hq,Hkv,D`."""
     sizes = tuple(map(int, text.split(",")))
@@ -116,7 +111,9 @@ def main() -> None:
     decoders = installed(options.peers, OWN, PEERS)
     rate = copy_rate()
     table = Table(options.output, "parallax_decode", copy_gb_per_s=round(rate / 1e9, 1))
-    for one in options.shapes or grid(options.head_dims):
+    heads = [(*heads, head_dim) for head_dim in options.head_dims for heads in HEADS]
+    grid = [(b, s, *own) for own in heads for s in LENGTHS for b in BATCHES if b * s <= MOST_KEYS]
+    for one in options.shapes or grid:
         for row in measure(one, decoders, rate):
             table.add(row)
         torch.cuda.empty_cache()

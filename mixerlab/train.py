@@ -22,7 +22,7 @@ from mixerlab.config.building import Parts, loggers_of
 from mixerlab.config.project import projects_in_use, use_noted_folders
 from mixerlab.config.values import checked, kept_record
 from mixerlab.loading import load
-from mixerlab.loggers import log_results, started
+from mixerlab.loggers import Loggers, log_results, started
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
@@ -45,8 +45,6 @@ from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, c
 from mixerlab.training.weights import pack, put_in, tensors_of
 
 if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
-
     from mixerlab.training.fit import RunResult
 
 log = logging.getLogger(__name__)
@@ -189,7 +187,7 @@ def run_cell(cfg: DictConfig) -> str | None:
     return record.run_id if record else None
 
 
-def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: Mapping[str, "Logger"]) -> Record:
+def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: Loggers) -> Record:
     """Trains the run, writes all that it leaves, the record last, and returns that.
 
     Without `splits` the task generates them. RunFailed if training failed, which the record says, unless it is that of
@@ -257,7 +255,7 @@ def _write_weights(folder: Path, record: Record, weights: list[dict[str, dict[st
 
 
 def _measure(
-    this: _Run, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence["Logger"]
+    this: _Run, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence[Any]
 ) -> tuple[Record, "RunResult"]:
     """Trains; returns the record, whose provenance begins with `origin`, and what was measured."""
     from mixerlab.training.fit import Training  # brings Lightning and pandas, which a finished run does not need

@@ -32,13 +32,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Brings what was renamed and removed in `folder` to disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:  # the new name comes to disk as well
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing

@@ -1,10 +1,7 @@
 """What a mixer's constructor must leave alone, and where it must keep layers and tensors.
 
-A constructor that calls `torch.manual_seed` gives all seeds the same initial values, of itself and of what is built
-behind it: a table then has one model as often as it has seeds.
-
-PyTorch finds what is a parameter, a buffer or a layer of a module. Anything else, such as layers in a Python list, is
-not trained, saved or moved to a GPU: such a mixer trains, and `mixerlab.load` gives another model than was scored.
+One that calls `torch.manual_seed` gives all seeds the same initial values, also of what is built behind it. Layers in
+a Python list are not trained, saved or moved to a GPU: `mixerlab.load` would give another model than was scored.
 """
 
 import random
@@ -67,9 +64,8 @@ def _strays(mixer: nn.Module, other: nn.Module) -> Iterator[tuple[str, bool]]:
     layer that is not registered, a tensor that is trained, and one that the user's own code set: it may be random.
     Others may be caches of an installed package's layers, such as the tables of a rotary embedding.
 
-    No strays are what is registered elsewhere in the mixer, as a list may name layers again; and, in attributes
-    themselves, tensors that are the same in `other`, of another seed, which a population treats as buffers, and those
-    that a hook before forward makes anew, as `torch.nn.utils.weight_norm` and `spectral_norm` do.
+    No strays are what is registered elsewhere in the mixer; and, in attributes themselves, tensors that are the same in
+    `other`, of another seed, and those that a hook before forward makes anew, as `torch.nn.utils.weight_norm` does.
     """
     others = dict(other.named_modules())
     registered = {id(one) for one in (*mixer.modules(), *mixer.parameters(), *mixer.buffers())}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -22,9 +22,6 @@ from mixerlab.records.interruption import users_code
 from mixerlab.tasks.base import Task
 from mixerlab.training.layout import Grouping
 from mixerlab.training.torch_optimizer import PARTS
-
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
 
 
 class TaskShape(NamedTuple):
@@ -161,7 +158,7 @@ def grouping_of(optimizer: Mapping[str, Any]) -> Grouping:
     return Grouping(**{key: optimizer[key] for key in ("filters", "decoder", "head") if key in optimizer})
 
 
-def loggers_of(cfg: DictConfig, folder: Path) -> dict[str, "Logger"]:
+def loggers_of(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     """The run's loggers by their keys in the config; ValueError for one that cannot be made."""
     loggers = {}
     for name, logger in cfg.logger.items():
