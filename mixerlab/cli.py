@@ -93,7 +93,6 @@ def _run_hydra(arguments: list[str]) -> None:
     import hydra
 
     from mixerlab.config.hints import one_line_refusals
-    from mixerlab.config.postponed import postponed
     from mixerlab.records.provenance import COMMAND, shell_command
 
     os.environ[COMMAND] = shell_command(*sys.argv)
@@ -101,7 +100,7 @@ def _run_hydra(arguments: list[str]) -> None:
     os.environ[_FULL_ERROR] = "1"
     try:
         with one_line_refusals():
-            sys.argv[1:] = postponed(_overrides_first(arguments))
+            sys.argv[1:] = _left_to_cells(_overrides_first(arguments))
             hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
     finally:
         del os.environ[COMMAND]
@@ -130,6 +129,30 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     earlier = [folder for folder in folders if folder != args.config_dir]
     check_yamls(use_folders([*earlier, args.config_dir] if args.config_dir else []))
     return [*overrides, *search_path([f"file://{Path(folder).resolve()}" for folder in earlier]), *options]
+
+
+def _left_to_cells(arguments: list[str]) -> list[str]:
+    """The arguments; in a sweep, each key of a group that has one value is a choice of it.
+
+    Before a sweep Hydra composes a config of all single values with the default task and mixer, and would refuse
+    `task=icr,sc task.num_tokens_to_copy=8`, since its `icr` has no such key. `choice(8)` is left to the cells.
+    """
+    if not {"-m", "--multirun"} & set(arguments):
+        return arguments
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    from mixerlab.records.schema import CHOICES
+
+    parser, groups = OverridesParser.create(), tuple(f"{group}." for group in CHOICES)
+    left = []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key.startswith(groups):
+            (override,) = parser.parse_overrides([argument])  # which refuses as Hydra does
+            if not override.is_sweep_override() and override.value() not in (None, ""):  # Hydra has no such choices
+                argument = f"{key}=choice({value})"
+        left.append(argument)
+    return left
 
 
 def train_run(cfg: "DictConfig") -> None:
