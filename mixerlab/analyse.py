@@ -49,12 +49,11 @@ def analyse(
 ) -> Path:
     """Measures runs that kept their weights, side by side, on their first test rows; returns the folder `out`.
 
-    Of several runs those without official weights are left out, with a warning; figures of an earlier analysis go.
+    Of several runs those without official weights are left out; figures of an earlier analysis go.
 
     The seeds at the best learning rate, as in tables: runs that differ in rates and seeds only join. Their weights are
     those of the reported epoch and of `trainer.snapshots`. `measures.csv` has a row for each replica, moment, layer and
-    measure (`analysis.inside`); of a mixer that is no softmax attention only measures of weights. Score maps are of the
-    first and the last layer, two heads of each.
+    measure (`analysis.inside`); score maps are of the first and the last layer, two heads of each.
 
     Args:
         runs: their folders, `results/runs/<run_id>`.

@@ -56,13 +56,10 @@ PATIENCE = 1.0  # seconds that a single run waits for another process to release
 class RunFailed(RuntimeError):
     """Training failed; the message says how, and the cause is what was raised.
 
-    Attributes:
-        traceback: the file that has it; None if the message says all, as that of a refusal does.
+    `traceback` is the file that has it; None if the message says all, as that of a refusal does.
     """
 
-    def __init__(self, message: str, traceback: Path | None = None):
-        super().__init__(message)
-        self.traceback = traceback
+    traceback: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +129,9 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
 
 
 def run(cfg: DictConfig, patience: float = 0) -> Record | None:
-    """Trains what `cfg` describes and writes its record, which it returns; a finished run is only read.
+    """Trains what `cfg` describes, and returns its record; a finished run is only read.
 
-    Returns:
-        The record, or None if another process is still training this run after `patience` seconds.
+    None if another process is still training this run after `patience` seconds.
 
     Raises:
         ValueError: a value in the config that no run can have, in which case nothing is written; a results folder
@@ -172,11 +168,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
 
 
 def run_cell(cfg: DictConfig) -> str | None:
-    """Trains a cell of a sweep, in the sweep's process or another one: quietly, on a GPU of its own.
-
-    Returns:
-        The `run_id`, or None if another process is training this run: the sweep comes back to it.
-    """
+    """Trains a cell of a sweep, quietly, on a GPU of its own; its `run_id`, or None if another process trains it."""
     logging.disable(logging.INFO)  # the sweep shows its own progress
     claim_gpu()
     use_noted_folders(cfg)
@@ -231,7 +223,9 @@ def _failure(this: _Run, error: BaseException, origin: Mapping[str, Any], repeat
         files.write_record(this.folder, failed_record(this.config, reason, provenance(**origin), this.task.score))
     file = this.folder / files.ERROR_FILE
     replace_file(file, "".join(traceback.format_exception(error)))
-    return RunFailed(reason, None if isinstance(error, RefusedCode) else file)
+    failed = RunFailed(reason)
+    failed.traceback = None if isinstance(error, RefusedCode) else file
+    return failed
 
 
 def _write_weights(folder: Path, record: Record, weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:

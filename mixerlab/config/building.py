@@ -73,11 +73,7 @@ def _maker(config: Mapping[str, Any], label: str, where: str = "") -> Callable[.
 class Parts:
     """What a run is made of, each to be built as often as it is needed.
 
-    Attributes:
-        mixers: as `mixer_makers` gives them.
-        model: its keys.
-        make_schedule, make_optimizer: take what a run supplies.
-        grouping: which parameters the optimizer takes together.
+    `mixers` are as `mixer_makers` gives them; `make_schedule` and `make_optimizer` take what a run supplies.
     """
 
     mixers: NamedMakers
@@ -88,7 +84,6 @@ class Parts:
 
     @classmethod
     def of(cls, cfg: Mapping[str, Any]) -> Self:
-        """The parts that a checked config describes."""
         return cls(
             mixers=mixer_makers(cfg["mixer"], cfg["model"]["n_layers"]),
             model=ModelConfig(**cfg["model"]),

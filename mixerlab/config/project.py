@@ -48,10 +48,7 @@ def composed_anew(file: str, overrides: Sequence[str], hydra_config: HydraConf) 
 
 
 def use_folders(config_dir: ConfigDir) -> list[Path]:
-    """Makes modules beside each of these folders of yamls importable in this process; gives the folders.
-
-    With None no project is in use from now on, although modules of an earlier one can still be imported.
-    """
+    """Makes modules beside each of these folders of yamls importable in this process; gives the folders."""
     folders = [] if config_dir is None else [config_dir] if isinstance(config_dir, str | Path) else config_dir
     resolved = list(dict.fromkeys(Path(folder).resolve() for folder in folders))
     for folder in resolved:
@@ -100,7 +97,6 @@ def use_noted_folders(cfg: DictConfig) -> None:
 
 
 def projects_in_use() -> list[Path]:
-    """The folders that hold the yamls which `use_folders` got last."""
     return list(_projects)
 
 

@@ -100,7 +100,6 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
     """What a composed config asks for: the task, the config, and the `code_versions` of that.
 
     The config is resolved, with its setting's name, constructors' defaults and its dataset's digest and absolute path.
-    With the versions of the code is that of the run that it starts from, as `start_from`.
     """
     if "experiment" in cfg:  # where Hydra puts the keys of a yaml that does not say otherwise
         raise ValueError("the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)")
@@ -162,12 +161,10 @@ def _steps_of(config: Mapping[str, Any], task: Task) -> int:
     return passes * math.ceil(num_rows / batch_size) + math.ceil(left / batch_size)
 
 
-def _fraction(number: int, *, _root_: DictConfig) -> float:
-    return number / _steps_of(_root_, build_task(_root_.task))
-
-
 # `${steps:750}`: so many steps as a fraction of the training.
-OmegaConf.register_new_resolver("steps", _fraction, replace=True)
+OmegaConf.register_new_resolver(
+    "steps", lambda number, *, _root_: number / _steps_of(_root_, build_task(_root_.task)), replace=True
+)
 
 
 def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
