@@ -184,16 +184,7 @@ def measure_peer(length: int, steps: int) -> float:
     """Steps per second of the peer."""
     rows = torch.utils.data.TensorDataset(*torch.randint(0, VOCAB, (2, BATCH * steps, length)))
     peer = Peer(length)
-    trainer = L.Trainer(
-        accelerator="gpu",
-        devices=1,
-        precision="bf16-mixed",
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = L.Trainer(accelerator="gpu", devices=1, precision="bf16-mixed", max_epochs=1, barebones=True)
     trainer.fit(peer, torch.utils.data.DataLoader(rows, BATCH))
     return (steps - 21) / peer.seconds
 

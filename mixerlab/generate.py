@@ -94,7 +94,8 @@ def generate(
     model, name = loaded.model.to(device), loaded.config["task"]["name"]
     if not isinstance(model, LanguageModel):
         raise ValueError(f"task={name}: an auto-encoder rebuilds its row from one vector, not token by token")
-    rows = splits_of(loaded)["test"]
+    check_files(loaded)
+    rows = splits_of(loaded.task, loaded.config)["test"]
     size = loaded.config["trainer"]["batch_size"]
     batches = (torch.from_numpy(x.astype(np.int64)).to(device).split(size) for x in rows)
     readers: dict[torch.Size, TokenReader] = {}  # the last batch may be smaller

@@ -24,7 +24,7 @@ from mixerlab.records.files import read_run, reading, snapshot, weights_file, we
 from mixerlab.records.schema import Record, changed_code, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_of_files, load_or_generate
-from mixerlab.tasks.generated import Arrays
+from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.weights import put_in, unpack
 
@@ -122,11 +122,13 @@ def check_files(loaded: Loaded) -> None:
         raise ValueError(f"task={options['name']}: its files are not those that {loaded.row['run_id']} was trained on")
 
 
-def splits_of(loaded: Loaded) -> dict[str, Arrays]:
-    """The rows that a run was trained and scored on; ValueError if its files have others by now."""
-    check_files(loaded)
-    options = loaded.config["task"]
-    return load_or_generate(loaded.task, options["data_dir"], options["allow_shared_rows"])
+def splits_of(task: Task, config: Mapping[str, Any]) -> dict[str, Arrays]:
+    """The rows of a run, read from files or generated; raises WrongRows, which names the task."""
+    options = config["task"]
+    try:
+        return load_or_generate(task, options["data_dir"], options["allow_shared_rows"])
+    except WrongRows as error:
+        raise WrongRows(f"task={options['name']}: {error}") from error
 
 
 def _best(record: Record, selection: Selection) -> int:

@@ -21,7 +21,7 @@ from mixerlab.checks.outputs import OutputCheck
 from mixerlab.config.building import Parts, loggers_of
 from mixerlab.config.project import projects_in_use, use_noted_folders
 from mixerlab.config.values import checked, kept_record
-from mixerlab.loading import load
+from mixerlab.loading import load, splits_of
 from mixerlab.loggers import Loggers, log_results, started
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import AutoEncoder
@@ -36,8 +36,7 @@ from mixerlab.records.provenance import COMMAND, git_state, provenance
 from mixerlab.records.schema import Record, changed_code, failed_record, labels_of_replicas, rows_digest, state_of
 from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
-from mixerlab.tasks.data import load_or_generate
-from mixerlab.tasks.generated import Arrays, WrongRows
+from mixerlab.tasks.generated import Arrays
 from mixerlab.training.capture import graph_key
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.optimizers import in_tensors
@@ -85,13 +84,7 @@ class _Run:
         return cls(cfg, task, config, parts, state_size, files.run_folder(cfg.results_dir, run_id(config)), code)
 
     def kept_record(self) -> Record | None:
-        """The record, if this command leaves it as it is; None if the run is to train. Raises `Unreadable`."""
-        try:
-            return kept_record(self.folder, self.cfg.force, self.code)
-        except files.Unreadable as error:
-            if isinstance(error.__cause__, OSError):  # it may be whole
-                raise
-            raise files.Unreadable(f"{error}; force=true trains the run once more") from error
+        return kept_record(self.folder, self.cfg.force, self.code)
 
     def hyperparameters(self) -> dict[str, Any]:
         """What loggers are told of it: the keys that can change its result, its setting and its id."""
@@ -112,14 +105,6 @@ class _Run:
         """The model of the run that `model.start_from` names; raises ValueError if it has none."""
         folder = self.cfg.model.start_from
         return None if folder is None else load(folder).model
-
-    def splits(self) -> Mapping[str, Arrays]:
-        """Read from files or generated; raises WrongRows, which names the task."""
-        options = self.config["task"]
-        try:
-            return load_or_generate(self.task, options["data_dir"], options["allow_shared_rows"])
-        except WrongRows as error:
-            raise WrongRows(f"task={options['name']}: {error}") from error
 
 
 def run_state(cfg: DictConfig) -> tuple[Path, str]:
@@ -149,7 +134,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
             except ValueError as error:
                 raise ValueError(f"model.start_from={cfg.model.start_from}: {error}") from error
         check_accelerator(cfg.trainer.accelerator)
-        splits = this.splits() if "data_sha256" in this.config["task"] else None
+        splits = splits_of(this.task, this.config) if "data_sha256" in this.config["task"] else None
     files.check_writable(cfg.results_dir)
     with claim(this.folder, patience) as ours:
         if not ours:
@@ -194,7 +179,7 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
     try:
         with users_code():
             if splits is None:
-                splits = this.splits()
+                splits = splits_of(this.task, this.config)
                 origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
             record, result = _measure(this, splits, origin, list(loggers.values()))
     except Exception as error:

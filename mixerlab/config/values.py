@@ -229,7 +229,12 @@ def kept_record(folder: Path, force: bool | Literal["changed"], code: Mapping[st
 
     `code` is what `checked` gives of the run. Raises `Unreadable`.
     """
-    record = None if force is True else read_record(folder)
+    try:
+        record = None if force is True else read_record(folder)
+    except Unreadable as error:
+        if isinstance(error.__cause__, OSError):  # it may be whole
+            raise
+        raise Unreadable(f"{error}; force=true trains the run once more") from error
     if record is None or record.status != "finished" or (force == CHANGED and changed_code(record, code)):
         return None
     return record
