@@ -86,7 +86,7 @@ class Trial:
         device = torch.device("cuda")
         population = Population(build, [0] * replicas).to(device)
         rates = [5e-3, 1e-3, 5e-4] * 3
-        schedule, make_optimizer = maker(cfg.schedule)(), optimizer_maker(cfg.optimizer)
+        schedule, make_optimizer = maker(cfg.schedule, "schedule")(), optimizer_maker(cfg.optimizer)
         optimizer = make_optimizer(population=population, lr=rates[:replicas], schedule=schedule, total_steps=6000)
         generator = torch.Generator(device).manual_seed(0)
         draw = partial(torch.randint, 0, task.vocab_size, device=device, generator=generator)

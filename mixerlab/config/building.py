@@ -35,15 +35,14 @@ class TaskShape(NamedTuple):
 NamedMakers = list[tuple[str, Callable[..., SequenceMixer]]]
 
 
-def maker(cfg: Mapping[str, Any], group: str = "", layer: str = "mixer") -> Callable[..., Any]:
+def maker(cfg: Mapping[str, Any], group: str) -> Callable[..., Any]:
     """Instantiates the `_target_` of a config; its `name` is a label, which messages give behind `group`.
 
-    It raises ValueError for what the constructor refuses, which names the `layer` of a hybrid, and for any other error
-    of it, with its place in the user's code.
+    It raises ValueError for what the constructor refuses, and for any other error of it, with its place in the user's
+    code.
     """
-    label = cfg.get("name", cfg.get("_target_"))
     arguments = {key: value for key, value in cfg.items() if key != "name"}
-    return _maker(arguments, f"{group}={label}" if group else label, "" if layer == "mixer" else f"{layer} ({label}): ")
+    return _maker(arguments, f"{group}={cfg.get('name', cfg.get('_target_'))}")
 
 
 def optimizer_maker(cfg: Mapping[str, Any]) -> Callable[..., Any]:
@@ -52,7 +51,7 @@ def optimizer_maker(cfg: Mapping[str, Any]) -> Callable[..., Any]:
     return maker(dict(cfg) | inner, "optimizer")
 
 
-def _maker(config: Mapping[str, Any], label: str, where: str = "") -> Callable[..., Any]:
+def _maker(config: Mapping[str, Any], label: str) -> Callable[..., Any]:
     # Lists and dicts of Python: PyTorch refuses a ListConfig as a shape.
     config = {"_convert_": "object"} | dict(config)
 
@@ -62,9 +61,10 @@ def _maker(config: Mapping[str, Any], label: str, where: str = "") -> Callable[.
                 return instantiate(config, **arguments)
         except (InstantiationException, Exited) as error:
             cause = error if isinstance(error, Exited) else error.__cause__ or error
-            is_ours = type(cause) is ValueError and str(config["_target_"]).startswith("mixerlab.")
-            message = str(cause) if is_ours else f"{label}: {with_place(cause)}"  # ours needs no place
-            raise ValueError(f"{where}{message}") from error
+            if type(cause) is not ValueError or not str(config["_target_"]).startswith("mixerlab."):
+                raise ValueError(f"{label}: {with_place(cause)}") from error
+            # Ours needs no place, and names its key. Of a hybrid it may be any layer's.
+            raise ValueError(f"{label}: {cause}" if label.startswith("mixer.") else str(cause)) from error
 
     return make
 
@@ -126,7 +126,7 @@ def mixer_makers(cfg: Mapping[str, Any], n_layers: int) -> NamedMakers:
         return make(d_model=d_model, **{key: place[key] for key in asked})
 
     return [
-        (mixer["name"], partial(made, maker(mixer, layer=prefix), asked_for(mixer["_target_"], list(mixer.keys()))))
+        (mixer["name"], partial(made, maker(mixer, prefix), asked_for(mixer["_target_"], list(mixer.keys()))))
         for prefix, mixer in mixers_of(cfg).items()
     ]
 
