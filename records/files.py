@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,8 +77,7 @@ def has_results(folder: Path) -> bool:
 def forget(folder: Path) -> None:
     """Removes what training in `folder` could go on from."""
     for path in folder.glob("resume-*"):
-        with suppress(IsADirectoryError):  # a folder is not ours
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def write_record(folder: str | Path, record: Record) -> None:

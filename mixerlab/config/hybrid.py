@@ -59,26 +59,19 @@ def expand(cfg: DictConfig, hydra_config: HydraConf) -> None:
     if hybrids := [name for name, mixer in composed.items() if is_hybrid(mixer)]:
         raise ValueError(f"mixer.layers: {hybrids[0]} is a hybrid: name the mixers of its layers instead")
     options = {str(number): composed[name] for number, name in enumerate(names)}
-    for number, own in _options(cfg.mixer, len(names)):
-        options[number] = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(options[number], own)))
+    example = "mixer.options.1.num_heads=4"
+    if not isinstance(own := cfg.mixer.get("options"), DictConfig):
+        raise ValueError(f"mixer.options={own!r} must be keys by layer, such as {example}")
+    for number, keys in own.items():  # a number in a yaml, a string of the command line, or both
+        layer = str(number)
+        if layer not in options or not isinstance(keys, DictConfig):
+            layers = f"layers are 0 to {len(names) - 1}, and each takes keys, such as {example}"
+            raise ValueError(f"mixer.options.{layer}={keys!r}: {layers}")
+        options[layer] = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(options[layer], keys)))
     with open_dict(cfg):
         cfg.mixer.options = options
         if cfg.mixer.get("name") == NAME:
             cfg.mixer.name = "+".join(str(layer["name"]) for layer in options.values())
-
-
-def _options(mixer: DictConfig, layers: int) -> list[tuple[str, dict[str, Any]]]:
-    """What was set for each layer, by its number; a yaml, where it is no string, and the command line may both do."""
-    example = "mixer.options.1.num_heads=4"
-    options = OmegaConf.to_container(mixer.options) if isinstance(mixer.get("options"), DictConfig) else None
-    if not isinstance(options, dict):
-        raise ValueError(f"mixer.options={mixer.get('options')!r} must be keys by layer, such as {example}")
-    for key, keys in options.items():
-        if str(key) not in map(str, range(layers)) or not isinstance(keys, dict):
-            raise ValueError(
-                f"mixer.options.{key!s}={keys!r}: layers are 0 to {layers - 1}, and each takes keys, such as {example}"
-            )
-    return [(str(key), keys) for key, keys in options.items()]
 
 
 def composed_mixer(name: str, hydra_config: HydraConf) -> dict[str, Any]:
