@@ -31,6 +31,7 @@ from mixerlab.config.compose import compose
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL
+from mixerlab.records import names
 from mixerlab.training.capture import Captured
 from mixerlab.training.compiled import compile_mixers
 from mixerlab.training.datamodule import Examples
@@ -39,7 +40,7 @@ from mixerlab.training.population import Population, is_ours
 from mixerlab.training.steps import PopulationSteps
 
 BATCH, WIDTH, VOCAB = 128, 128, 16
-MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa", "ema")
+MIXERS = (*names.MIXERS, "ema")
 LENGTHS = (32, 128, 256, 512, 1024, 2048)
 REPLICAS = (1, 3, 9)
 COMPARED_STEPS = 20

@@ -63,7 +63,7 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
             sys.exit(128 + signal.SIGPIPE)
         except (ValueError, OSError) as error:
-            if _wants_tracebacks():
+            if os.environ.get(_FULL_ERROR) == "1":
                 raise
             sys.exit(f"error: {_message(error, again)}")
 
@@ -72,10 +72,6 @@ def _at_home(argument: str) -> str:
     """`KEY=~/...` with the home folder in it: a shell leaves that as it is, and Hydra reads no value that begins so."""
     key, _, value = argument.partition("=")
     return f"{key}={Path.home()}{value[1:]}" if value.startswith("~/") else argument
-
-
-def _wants_tracebacks() -> bool:
-    return os.environ.get(_FULL_ERROR) == "1"
 
 
 def _message(error: Exception, again: str = GOES_ON) -> str:
@@ -96,7 +92,7 @@ def _run_hydra(arguments: list[str]) -> None:
     from mixerlab.records.provenance import COMMAND, shell_command
 
     os.environ[COMMAND] = shell_command(*sys.argv)
-    wants_tracebacks = _wants_tracebacks()
+    wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
     os.environ[_FULL_ERROR] = "1"
     try:
         with one_line_refusals():

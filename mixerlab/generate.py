@@ -81,14 +81,9 @@ def generate(
 ) -> dict[str, float]:
     """The test scores of a model whose tokens come one by one: `training.metrics.with_score`, of batches as the run's.
 
-    Each token is the row's own, as in the table, and not the model's prediction.
-
-    Args:
-        run_folder, replica, config_dir: as for `mixerlab.load`.
-        bf16: under bfloat16 autocast, and not in float32.
-
-    Raises:
-        ValueError: as `mixerlab.load`; data that has changed since; or an auto-encoder, which reads its row at once.
+    Each token is the row's own, as in the table, and not the model's prediction. `bf16`: under bfloat16 autocast. The
+    other arguments are those of `mixerlab.load`. ValueError as there, for data that has changed since, and for an
+    auto-encoder, which reads its row at once.
     """
     loaded = load(run_folder, replica, config_dir=config_dir)
     model, name = loaded.model.to(device), loaded.config["task"]["name"]

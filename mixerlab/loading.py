@@ -108,7 +108,7 @@ def load(
 
 
 def checked_folder(run_folder: str | Path) -> Path:
-    """The absolute path of a run's folder; ValueError if it is none."""
+    """The absolute path; ValueError if it is no run's folder."""
     folder = Path(run_folder).absolute()
     if folder.parent.name != "runs" or not folder.is_dir():
         raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")

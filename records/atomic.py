@@ -4,7 +4,6 @@ import errno
 import os
 import re
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
 _LEFTOVER = re.compile(r"\..+\.[0-9a-f]{32}")  # a file that a writer has not finished
@@ -44,7 +43,6 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Removes what writers that died have left in `folder`; nobody else may be writing there."""
-    with suppress(FileNotFoundError):
-        for entry in list(os.scandir(folder)):
-            if _LEFTOVER.fullmatch(entry.name):
-                Path(entry.path).unlink(missing_ok=True)
+    for path in folder.glob(".*"):
+        if _LEFTOVER.fullmatch(path.name):
+            path.unlink(missing_ok=True)

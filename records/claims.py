@@ -74,10 +74,9 @@ def share_done(folder: str | Path) -> float:
 
 def holder(folder: str | Path) -> str:
     """Who has the folder, and since when: `process 4711 on host.example since 2026-01-02 03:04:05 UTC`."""
-    try:
+    said = ""
+    with suppress(OSError):
         said = (Path(folder) / CLAIM_FILE).read_text(errors="replace")
-    except OSError:
-        said = ""
     return one_line(said) or "a process that has not said which"
 
 

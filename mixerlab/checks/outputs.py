@@ -96,17 +96,6 @@ def find_leak(
     return found
 
 
-def cut_positions(length: int, number: int) -> tuple[int, ...]:
-    """Positions from which on tokens change: `number` of them, or all from 1 on.
-
-    A mixer that sees the whole of its chunk leaks nothing where a chunk begins, and one that leaks across the edge of
-    two chunks leaks only there. So two are neighbours, and others are edges of chunks.
-    """
-    middle, power = length // 3 | 1, 1 << (min(length, 513) - 1).bit_length() - 1
-    found = dict.fromkeys((middle, middle + 1, 1, length - 1, power, *_EDGES, *range(2, length)))
-    return tuple(position for position in found if position < length)[:number]
-
-
 class _Look:
     """Outputs of some tokens, and of the same with others from one of `cuts` on.
 
@@ -117,7 +106,11 @@ class _Look:
     def __init__(self, population: Population, state: dict[str, Any], vocab_size: int, length: int, batch: int):
         self.population, self.state = population, state
         self.rows = min(batch, ROWS, max(2, _MOST_OUTPUTS // (length * vocab_size)))
-        self.cuts = cut_positions(length, len(population) * self.rows)
+        # A mixer that sees the whole of its chunk leaks nothing where a chunk begins, and one that leaks across an edge
+        # of two chunks leaks only there. So two cuts are neighbours, and others are edges of chunks.
+        middle, power = length // 3 | 1, 1 << (min(length, 513) - 1).bit_length() - 1
+        cuts = dict.fromkeys((middle, middle + 1, 1, length - 1, power, *_EDGES, *range(2, length)))
+        self.cuts = [cut for cut in cuts if cut < length][: len(population) * self.rows]
         row = torch.arange(len(population))[:, None] * self.rows + torch.arange(batch)
         self.cut_of_row = torch.tensor(self.cuts)[row % len(self.cuts)]  # [R, B]
         generator = torch.Generator().manual_seed(0)
