@@ -102,7 +102,6 @@ class Trial:
         compile_mixers(population, wanted, dtype=torch.bfloat16, report=self.notes.append)
 
     def captured(self) -> Captured:
-        """The step."""
         population = self.steps.population
         ahead = is_ours(population.model)
         return Captured(self.step, self.state, self.rows[0], generators=population.generators, ahead=ahead)

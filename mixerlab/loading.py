@@ -94,8 +94,8 @@ def load(
         raise ValueError(f"{run_folder} has no {moment} weights of replica {number}. {_again(folder, record, moment)}")
     task, model = _built(config)
     if changed_code(record, {"mixer": mixer_version(config)}):  # weights that fit say nothing of a `forward`
-        said = "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"
-        _warn_once(f"{said} record scores", run_folder, config["mixer"]["name"])
+        said = f"{run_folder} was trained with other code of mixer={config['mixer']['name']} than today's"
+        _warn_once("%s: the model may compute something else than its record scores", said)
     with reading(path):
         weights, about = unpack(path.read_bytes())
         for key, value in {"run_id": folder.name, "replica": number, "moment": moment}.items():

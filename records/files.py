@@ -33,7 +33,7 @@ ERROR_FILE = "error.txt"  # the traceback of a run that failed, beside its recor
 
 
 class Unreadable(ValueError):
-    """A file of a run is damaged; the message is one line that names it."""
+    """A file of a run cannot be read; the message is one line that names it."""
 
 
 @contextmanager

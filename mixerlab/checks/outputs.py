@@ -216,7 +216,7 @@ class OutputCheck:
         lengths: of the rows that train, and then of those that are only scored, if that is another one.
         is_causal: no output may depend on later tokens, as in a language model.
         may_see_future: note what it sees, in place of refusing it.
-        key: must say all of the model: a process looks once for all runs of one.
+        key: must say all of the model: a process looks once for all runs that share it.
         kinds, notes: what was found, after the check; the record has the notes.
     """
 
