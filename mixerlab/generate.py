@@ -20,8 +20,6 @@ from mixerlab.tasks.text import Text
 from mixerlab.training.capture import Graphs, Step
 from mixerlab.training.metrics import batch_scores, means_of, with_score
 
-LEAST = 1e-30  # a temperature that float32 divides by: all but the likeliest tokens get the weight 0
-
 
 class TokenReader:
     """Reads rows of one shape token by token, under the autocast under which it is made.
@@ -134,7 +132,8 @@ def continue_text(
     for position in range(length - 1):
         logits = reader.step(torch.tensor([[ids[position]]], device=device))[0, 0].float()
         if position + 1 == len(ids):
-            weights = ((logits - logits.max()) / max(temperature, LEAST)).softmax(dim=0)
+            # At 0, and at what float32 cannot divide by, all but the likeliest tokens get the weight 0.
+            weights = ((logits - logits.max()) / max(temperature, 1e-30)).softmax(dim=0)
             ids.append(int(torch.multinomial(weights, 1, generator=generator)))
     return task.decode(ids)
 
