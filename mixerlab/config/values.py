@@ -172,7 +172,10 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
     check_name(f"{prefix}.name", part.get("name"))
     name = f"{prefix}={part['name']}"
     base, supplied = _COMPONENTS[group]
-    component = subclass_of(base, part.get("_target_"), name)
+    component = subclass_of(torch.optim.Optimizer if group == "optimizer" else base, part.get("_target_"), name)
+    if not issubclass(component, base):
+        trains = f"optimizer=torch 'optimizer.all={{_target_: {part['_target_']}}}' trains by it"
+        raise ValueError(f"{name}: {component.__name__} is an optimizer of one model's parameters: {trains}")
     if group == "mixer":
         supplied = (*supplied, *asked_for(part["_target_"], part))
     own = ("name", "_target_", *(("lr",) if group == "optimizer" else ()))

@@ -154,6 +154,13 @@ def test_what_needs_more_than_gradients_is_refused_by_name(optimizer, message):
         check_optimizer(json.dumps([optimizer, schedule]), "")
 
 
+def test_an_optimizer_of_one_model_says_how_a_run_trains_by_it():
+    with pytest.raises(
+        ValueError, match=r"optimizer=sgd: SGD .*: optimizer=torch 'optimizer.all={_target_: torch.optim."
+    ):
+        check_component("optimizer", {"name": "sgd", "_target_": "torch.optim.SGD", "lr": 1e-3}, "optimizer")
+
+
 def test_a_run_is_told_by_the_classes_inside_it(tmp_path):
     parts = (
         "optimizer.matrices={_target_: torch.optim.Muon, ns_steps: 3}",
