@@ -102,8 +102,6 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
     The config is resolved, with its setting's name, constructors' defaults and its dataset's digest and absolute path.
     With the versions of the code is that of the run that it starts from, as `start_from`.
     """
-    if "experiment" in cfg:  # where Hydra puts the keys of a yaml that does not say otherwise
-        raise ValueError("the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)")
     with one_line_refusals():  # a value that is ???, or ${nothing}
         check_arguments("", RunConfig, cfg, yaml="conf/config.yaml")
         RunConfig(**{str(key): value for key, value in cfg.items()})
