@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -192,6 +193,9 @@ def _check_inner(prefix: str, part: Any) -> None:
     """As `check_component`, of an optimizer inside a `TorchOptimizer`."""
     if not isinstance(part, dict) or "_target_" not in part:
         raise ValueError(f"{prefix}={part!r} must be a group of keys with a _target_, such as torch.optim.NAdam")
+    package = str(part["_target_"]).partition(".")[0]
+    if package in ("pytorch_optimizer", "heavyball") and find_spec(package) is None:
+        raise ValueError(f"{prefix}: {package} is not installed: pip install 'mixerlab[optimizers]'")
     component = subclass_of(torch.optim.Optimizer, part["_target_"], prefix)
     names = inspect.signature(component).parameters
     if "params" not in names or any("optimizer" in name for name in names):

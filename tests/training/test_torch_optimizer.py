@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 from functools import partial
 
 import pandas as pd
@@ -152,6 +153,12 @@ def test_what_needs_more_than_gradients_is_refused_by_name(optimizer, message):
         check_component("optimizer", optimizer, "optimizer")
         schedule = {"name": "constant", "_target_": f"{Constant.__module__}.Constant"}
         check_optimizer(json.dumps([optimizer, schedule]), "")
+
+
+def test_an_optimizer_whose_package_is_missing_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    outcome = run_py("mixer=attn", "task=icr", "optimizer=lion", "dry_run=true")
+    assert outcome.code == 1 and outcome.err.endswith("is not installed: pip install 'mixerlab[optimizers]'\n")
 
 
 def test_an_optimizer_of_one_model_says_how_a_run_trains_by_it():
