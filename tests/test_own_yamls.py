@@ -62,6 +62,7 @@ def test_a_copied_yaml_is_refused_everywhere(own, file, parts):
         ("mixer/mine", "", ("mixer=mine", "name: mine")),
         ("mixer/mine", f"# @package _global_\n{YAML.format(name='mine')}", ("mixer=mine", "@package")),
         ("mixer/mine", "name: mine\n_target_: : a.b\n", ("mine.yaml, line 2",)),
+        ("experiment/small", "defaults: [{override /task: sc}]\n", ("experiment/small.yaml", "`# @package _global_`")),
         # In the place of one of ours, which Hydra would take without a word.
         ("task/icr", "name: icr\n", ("conf/task/icr.yaml", "another")),
         ("hydra/launcher/slurm", "name: slurm\n", ("conf/hydra/launcher/slurm.yaml", "another")),

@@ -84,3 +84,10 @@ def test_a_package_that_hides_the_projects_own_is_named(make_project, tmp_path, 
     monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path / "other")])
     with pytest.raises(ValueError, match=f"looked in {tmp_path / 'other' / 'mixers'}"):
         mixerlab.build_model("mixer=early", "task=icr", *TINY, config_dir=make_project("early")[0])
+
+
+def test_a_module_that_hides_a_folder_of_the_project_is_named(own):
+    """Of the standard library, for one, if something has imported it."""
+    _, conf = own("schedule/mine", "name: mine\n_target_: math.own.Mine\n")
+    with pytest.raises(ValueError, match=r"'math' is not a package; looked in <module 'math'"):
+        mixerlab.build_model("schedule=mine", "task=icr", *TINY, config_dir=conf)

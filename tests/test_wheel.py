@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -29,10 +30,10 @@ def tracked():
 
 @pytest.fixture(scope="module")
 def source(tracked, tmp_path_factory):
-    """A copy of the tracked files: a build folder here could hold old ones."""
+    """A copy of the tracked files, but for results: a build folder here could hold old ones."""
     folder = tmp_path_factory.mktemp("source")
     for path in tracked:
-        if path.parts[0] not in NOT_PACKAGED:
+        if path.parts[0] != "results":
             (folder / path.parent).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / path, folder / path, follow_symlinks=False)
     return folder
@@ -75,6 +76,8 @@ def test_a_wheel_of_the_sdist_holds_the_same(source, wheel, tmp_path):
     build = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
     (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        assert not [name for name in archive.getnames() if "/tests/" in name]  # of which it would be a part
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(built_wheel(sdist, tmp_path)) as other:
         assert set(one.namelist()) == set(other.namelist())
 

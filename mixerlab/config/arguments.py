@@ -60,7 +60,8 @@ def _imported(module_name: str) -> ModuleType:
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if absent and f"{module_name}.".startswith(f"{absent}.") and (projects := projects_in_use()):
             package = sys.modules.get(absent.rpartition(".")[0])  # another one of its name may hide the user's
-            message += f"; looked in {' and '.join(package.__path__ if package else map(str, projects))}"
+            places = getattr(package, "__path__", [package]) if package else projects  # a module has no folders
+            message += f"; looked in {' and '.join(map(str, places))}"
         raise ValueError(message) from error
 
 

@@ -182,6 +182,31 @@ def test_a_task_has_a_score_of_its_own_and_less_is_better(project, tmp_path):
     assert {row["steps"] for row in stopped["rows"]} == {3}  # one epoch: all are below 100
 
 
+class Averaged(Bits):
+    def score_from(self, means, split):
+        return means["loss"].mean()  # over the replicas
+
+
+class Unbounded(Bits):
+    def score_from(self, means, split):
+        return means["loss"] / 0
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Averaged, "bits_per_token: score_from gives tensor(1.), and must give a tensor like means['loss']"),
+        (Unbounded, "bits_per_token: score_from gives inf on val after epoch 1, where the loss is"),
+    ],
+)
+def test_a_score_that_is_no_number_for_each_replica_fails_at_once(project, tmp_path, task, message):
+    run = ("mixer=attn", "task=echo", f"task._target_={__name__}.{task.__name__}", *TINY, f"results_dir={tmp_path}")
+    outcome = run_py("--config-dir", str(project), *run, "trainer.epochs=3")
+    assert outcome.code == 1 and f"error: {message}" in outcome.err
+    ((_, record),) = records(tmp_path).items()
+    assert record["status"] == "failed" and record["error"].startswith(message)
+
+
 def test_the_plain_values_of_a_yaml_are_its_baseline(project):
     """Also of one that has no changes."""
 
@@ -196,3 +221,17 @@ def test_the_plain_values_of_a_yaml_are_its_baseline(project):
     assert label("task.vocab_size=8", "mixer.num_heads=${nothing}") == ("vocab_size=8", 16)
     with pytest.raises(ValueError, match=r"task\.seq_len=16 is set as well"):
         label("task.setting=seq_len-32", "task.seq_len=16")
+
+
+def test_a_level_counts_although_the_yaml_has_a_plain_value_too(project):
+    with (project / "task" / "echo.yaml").open("a") as file:
+        file.write(
+            "setting: long\nlevels: {long: {seq_len: 32, test_seq_len: 64}, short: {seq_len: 8, test_seq_len: 8}}\n"
+        )
+
+    def lengths(*overrides):
+        task = build_task(compose("task=echo", *overrides, config_dir=project).task)
+        return task.seq_len, task.test_seq_len
+
+    assert lengths() == (32, 64) and lengths("task.setting=short") == (8, None)
+    assert lengths("task.setting=short", "task.seq_len=16") == (16, 8)

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 from functools import partial
 
 import pandas as pd
@@ -152,6 +153,19 @@ def test_what_needs_more_than_gradients_is_refused_by_name(optimizer, message):
         check_component("optimizer", optimizer, "optimizer")
         schedule = {"name": "constant", "_target_": f"{Constant.__module__}.Constant"}
         check_optimizer(json.dumps([optimizer, schedule]), "")
+
+
+def test_an_optimizer_whose_package_is_missing_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    outcome = run_py("mixer=attn", "task=icr", "optimizer=lion", "dry_run=true")
+    assert outcome.code == 1 and outcome.err.endswith("is not installed: pip install 'mixerlab[optimizers]'\n")
+
+
+def test_an_optimizer_of_one_model_says_how_a_run_trains_by_it():
+    with pytest.raises(
+        ValueError, match=r"optimizer=sgd: SGD .*: optimizer=torch 'optimizer.all={_target_: torch.optim."
+    ):
+        check_component("optimizer", {"name": "sgd", "_target_": "torch.optim.SGD", "lr": 1e-3}, "optimizer")
 
 
 def test_a_run_is_told_by_the_classes_inside_it(tmp_path):
