@@ -5,8 +5,6 @@ import torch.nn.functional as F
 from fused_cases import traced_as_they_run
 from torch import Tensor
 
-NAMES = ("q", "k", "v", "log_decay", "beta")
-
 
 def random_inputs(seed, batch=2, length=17, heads=2, dim=16, dtype=torch.float64, device="cpu"):
     """Unit queries and keys, every fourth key repeated (a task's blank token), slow and fast decays."""
@@ -33,11 +31,12 @@ def output_weights(out):
     return weights.bfloat16().to(out)
 
 
-def check(function, oracle, inputs, tolerance, names=NAMES):
+def check(function, oracle, inputs, tolerance, names=("q", "k", "v", "log_decay", "beta", "ridge")):
     """Output and every gradient within `tolerance` of the oracle on the same float64 values."""
     out, grads = value_and_gradients(function, inputs)
     expected, expected_grads = value_and_gradients(oracle, [x.double() for x in inputs])
-    for name, got, want in zip(("output", *names), (out, *grads), (expected, *expected_grads), strict=True):
+    names = "output", *names[: len(inputs)]
+    for name, got, want in zip(names, (out, *grads), (expected, *expected_grads), strict=True):
         got = got.double()
         error = ((got - want).norm() / want.norm().clamp_min(0.1)).item()
         assert error < tolerance, f"{name}: relative error {error:.2e}"
@@ -89,13 +88,6 @@ def check_compiled_and_captured(function, inputs):
             leaf.copy_(x)
     graph.replay()
     torch.testing.assert_close((out, *grads), (expected, *expected_grads), rtol=0, atol=0)
-
-
-def mesa_inputs(seed, make=random_inputs, heads=2, dim=16, dtype=torch.float64, device="cpu", **sizes):
-    inputs = make(seed, heads=heads, dim=dim, dtype=dtype, device=device, **sizes)
-    rng = torch.Generator().manual_seed(seed + 1)
-    ridge = 0.25 + torch.rand(heads, dim, generator=rng, dtype=torch.float64)
-    return [*inputs, ridge.to(device, torch.promote_types(dtype, torch.float32))]
 
 
 def selective_loop(u, delta, delta_bias, A, B, C, D, z) -> Tensor:

@@ -21,9 +21,3 @@ def test_joins_and_casts(device, backend, most, monkeypatch):
     expected = [torch.cat([part[row].float().reshape(-1) for part in parts]) for row in range(2)]
     joined = join_columns(parts, backend=backend)
     assert joined.dtype == torch.float32 and torch.equal(joined, torch.stack(expected))
-
-
-def test_reference_gives_any_dtype():
-    parts = [torch.randn(3, 4).double(), torch.randn(3, 2)]
-    joined = join_columns(parts, torch.float64)
-    assert joined.dtype == torch.float64 and torch.equal(joined[:, :4], parts[0])

@@ -24,15 +24,3 @@ def test_single_rows_of_a_wider_tensor_are_no_neighbours():
     rows = base[2:3], base[3:5]
     joined = join_rows(*rows)
     assert torch.equal(joined, torch.cat(rows)) and joined.data_ptr() == rows[0].data_ptr()
-
-
-def test_each_weight_gets_its_gradient():
-    for gap in (0, 1):
-        parameters = torch.randn(2, 40, dtype=torch.float64, requires_grad=True)
-
-        def product(row, x, gap=gap):
-            a, b = row[:12].unflatten(0, (3, 4)), row[12 + gap : 32 + gap].unflatten(0, (5, 4))
-            return x @ join_rows(a, b).T
-
-        x = torch.randn(2, 6, 4, dtype=torch.float64)
-        assert torch.autograd.gradcheck(lambda p, x=x, f=product: torch.func.vmap(f)(p, x), parameters)
