@@ -14,7 +14,7 @@ import pytest
 import torch
 from every_mixer import MIXERS, mixer_of
 from stateful_mixers import REFUSED, Dropped, Normed, NormedAndDropped, model_with
-from tiny_training import LENGTH, THREE, VOCAB, assert_same_results, fit, replica_results, splits
+from tiny_training import LENGTH, THREE, VOCAB, assert_same_results, equal, fit, replica_results, splits
 from torch import nn
 
 from mixerlab.mixers.wrapped import Wrapped
@@ -75,8 +75,7 @@ def on_a_cpu(monkeypatch):
 
 
 def same(one, other):
-    assert one.replicas == other.replicas and one.metrics.equals(other.metrics)
-    assert one.notes == other.notes
+    assert equal(one, other) and one.notes == other.notes
 
 
 def language_model(mixer="attn"):

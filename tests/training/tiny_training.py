@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from omegaconf import OmegaConf
 
@@ -39,19 +40,6 @@ def splits(train=70, val=20, test=20, learnable=True):
     return {name: successor_rows(rows, seed, learnable) for seed, (name, rows) in enumerate(sizes.items())}
 
 
-class Broken(Muon):
-    """Muon that fails in its 28th step, which is in the sixth epoch (5 steps per epoch)."""
-
-    fails_in = 28
-    steps = 0
-
-    def step(self, closure=None):
-        type(self).steps += 1
-        if self.steps == self.fails_in:
-            raise RuntimeError("power failure")
-        super().step(closure)
-
-
 def fit(
     replicas,
     folder,
@@ -81,6 +69,28 @@ def fit(
         loggers=loggers,
     )
     return training.train(replicas, graph_key)
+
+
+def interrupted(replicas, folder, step, optimizer=Muon, **settings):
+    """What a training gives that fails in this step and is started again, and how many steps both made."""
+
+    class Fails(optimizer):
+        steps = 0
+
+        def step(self, closure=None):
+            Fails.steps += 1
+            if Fails.steps == step:
+                raise RuntimeError("power failure")
+            super().step(closure)
+
+    with pytest.raises(RuntimeError, match="power failure"):
+        fit(replicas, folder, optimizer=Fails, **settings)
+    torch.manual_seed(99)  # the default generator has no part in it
+    return fit(replicas, folder, optimizer=Fails, **settings), Fails.steps
+
+
+def equal(one, other):
+    return one.replicas == other.replicas and one.metrics.equals(other.metrics)
 
 
 def trainer_config(**given):
