@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from fused_cases import traced_as_they_run
+from fused_cases import traced
 from torch import Tensor
 
 
@@ -47,7 +47,7 @@ def check(function, oracle, inputs, tolerance, names=("q", "k", "v", "log_decay"
 def check_replicas(function, replicas):
     """`vmap` over two replicas of the inputs equals one call for each, and operators are traced as they run."""
     stacked = [torch.stack(pair) for pair in zip(*replicas, strict=True)]
-    with traced_as_they_run():
+    with traced():
         out, grads = value_and_gradients(torch.func.vmap(function), stacked)
     leaves = [[x.detach().clone().requires_grad_() for x in inputs] for inputs in replicas]
     single = torch.stack([function(*inputs) for inputs in leaves])

@@ -3,18 +3,7 @@
 import pytest
 import torch
 from formulas import EPS, plain_norm
-from fused_cases import (
-    BACKENDS,
-    BFLOAT16,
-    check,
-    check_close,
-    check_replicas,
-    double,
-    draw,
-    run,
-    same_bits_and_close,
-    traced_as_they_run,
-)
+from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits, traced
 
 from mixerlab.kernels.fused import (
     Embedded,
@@ -137,7 +126,7 @@ def test_added_to_a_sum(device, y_dtype, z_dtype, wanted):
         return [total, normed, *gradients]
 
     def add_norm(total, *given):
-        with torch.autocast(device, torch.bfloat16), traced_as_they_run():
+        with torch.autocast(device, torch.bfloat16), traced():
             _, normed = embedded_add_rms_norm(total.rows, *given, backend="triton")
             assert normed.dtype == torch.bfloat16
             return embedded_add_rms_norm(total, *given, backend="triton")
@@ -171,4 +160,4 @@ def test_in_bfloat16(device, vocabulary, rows):
         with torch.autocast("cuda", torch.bfloat16):
             return twice("auto")(*given)
 
-    same_bits_and_close(function, plain, given, 2 * BFLOAT16)
+    same_bits(function, plain, given, 2 * BFLOAT16)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from formulas import EPS, plain_norm
+from formulas import EPS, convolution, plain_norm
 from fused_cases import (
     BACKENDS,
     BFLOAT16,
@@ -15,23 +15,15 @@ from fused_cases import (
     double,
     draw,
     run,
-    same_bits_and_close,
-    traced_as_they_run,
+    same_bits,
+    traced,
 )
 
-from mixerlab.kernels.fused import (
-    add_rms_norm,
-    embedding,
-    gated_rms_norm,
-    norm_linear,
-    rms_norm,
-    swiglu,
-    swiglu_mlp,
-    swiglu_packed,
-)
+from mixerlab.kernels import fused
 from mixerlab.kernels.fused.embedding import operator as embedding_operator
 from mixerlab.kernels.fused.norm_linear import operator as norm_linear_operator
 from mixerlab.kernels.fused.rms_norm import operator as norm_operator
+from mixerlab.kernels.short_convolution import short_convolution
 
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -60,6 +52,10 @@ def plain_norm_linear(x, y, gain, weight, bias):
     return plain_norm(x if y is None else x + y, gain) @ weight.T + bias
 
 
+def plain_linear(x, weight):
+    return x @ weight.T
+
+
 def plain_embedding(tokens, weight):
     return weight[tokens]
 
@@ -76,25 +72,38 @@ def norm_linear_shapes(rows, width, outputs):
     return (*rows, width), (*rows, width), (width,), (outputs, width), (outputs,)
 
 
+def linear_shapes(rows, outputs, inputs):
+    return (*rows, inputs), (outputs, inputs)
+
+
+def convolution_shapes(batch, length, channels, taps):
+    return (batch, length, channels), (channels, taps), (channels,)
+
+
 def gated_shapes(*shape):
     return shape, (*shape[:2], shape[2] * shape[3]), shape[3:]
 
 
+NORMS = [(17, 96), (2, 3, 128)]
 GATED = [(2, 9, 3, 16), (1, 40, 2, 20), (3, 1, 1, 128)]
 SWIGLU = [(17, 96), (2, 3, 8), (33, 1), (0, 3, 4)]
 # Whole tiles; tiles cut on all sides; sizes below the smallest of a product.
 MLP = [((2, 64), 128, 64), ((3, 23), 72, 52), ((5,), 4, 3), ((0, 3), 8, 16)]
 # Whole tiles, parts of one, and the widest that the kernel takes.
 HEADS = [((4, 16), 128, 16), ((2, 37), 24, 5), ((9,), 24, 38), ((1,), 3, 1), ((33,), 128, 128), ((0, 3), 8, 4)]
+LINEAR = [(rows, *sizes) for sizes in ((40, 24), (1, 1)) for rows in ((2, 150), (300,), (7,), (), (0, 3))]
+CONVOLUTION = [(1, 1, 3, 4), (2, 17, 5, 2), (1, 32, 3, 3), (1, 33, 130, 4), (1, 3, 4, 1)]  # a program takes 64 channels
 OPERATORS = {  # with the formula, the shapes of the inputs, and the sizes that these depend on
-    "rms_norm": (at_eps(rms_norm), plain_norm, lambda *s: (s, s[-1:]), [(17, 96), (2, 3, 128), (40, 1024), (1, 3)]),
-    "add_rms_norm": (at_eps(add_rms_norm), plain_add_norm, lambda *s: (s, s, s[-1:]), [(17, 96), (2, 3, 128)]),
-    "swiglu": (swiglu, plain_swiglu, lambda *s: (s, s), SWIGLU),
-    "swiglu_packed": (swiglu_packed, plain_swiglu_packed, lambda *s: ((*s[:-1], 2 * s[-1]),), SWIGLU),
-    "swiglu_mlp": (swiglu_mlp, plain_mlp, mlp_shapes, MLP),
-    "gated_rms_norm": (at_eps(gated_rms_norm, silu=True), plain_gated_norm, gated_shapes, GATED),
-    "sigmoid": (at_eps(gated_rms_norm, silu=False), partial(plain_gated_norm, silu=False), gated_shapes, GATED),
-    "norm_linear": (at_eps(norm_linear), plain_norm_linear, norm_linear_shapes, HEADS),
+    "rms_norm": (at_eps(fused.rms_norm), plain_norm, lambda *s: (s, s[-1:]), [*NORMS, (40, 1024), (1, 3)]),
+    "add_rms_norm": (at_eps(fused.add_rms_norm), plain_add_norm, lambda *s: (s, s, s[-1:]), NORMS),
+    "swiglu": (fused.swiglu, plain_swiglu, lambda *s: (s, s), SWIGLU),
+    "swiglu_packed": (fused.swiglu_packed, plain_swiglu_packed, lambda *s: ((*s[:-1], 2 * s[-1]),), SWIGLU),
+    "swiglu_mlp": (fused.swiglu_mlp, plain_mlp, mlp_shapes, MLP),
+    "gated_rms_norm": (at_eps(fused.gated_rms_norm, silu=True), plain_gated_norm, gated_shapes, GATED),
+    "sigmoid": (at_eps(fused.gated_rms_norm, silu=False), partial(plain_gated_norm, silu=False), gated_shapes, GATED),
+    "norm_linear": (at_eps(fused.norm_linear), plain_norm_linear, norm_linear_shapes, HEADS),
+    "linear": (fused.linear, plain_linear, linear_shapes, LINEAR),
+    "short_convolution": (short_convolution, convolution, convolution_shapes, CONVOLUTION),
 }
 
 
@@ -105,7 +114,8 @@ CASES = [(name, sizes) for name, (*_, cases) in OPERATORS.items() for sizes in c
 @pytest.mark.parametrize(("name", "sizes"), CASES, ids=str)
 def test_equals_the_formula(device, name, sizes, backend):
     function, plain, shapes, _ = OPERATORS[name]
-    check_close(partial(function, backend=backend), plain, draw(*shapes(*sizes), device=device))
+    tolerance = 1e-6 if name == "short_convolution" else FLOAT32
+    check_close(partial(function, backend=backend), plain, draw(*shapes(*sizes), device=device), tolerance)
 
 
 @each_backend
@@ -116,14 +126,14 @@ def test_add_rms_norm_of_nothing(device, used, backend):
     def with_inputs(norm):  # both inputs are used, even if no result is
         return lambda x, w: [norm(x, w)[i] for i in used] + [x * w.mean()]
 
-    ours = with_inputs(lambda x, w: add_rms_norm(x, None, w, EPS, backend=backend))
+    ours = with_inputs(lambda x, w: fused.add_rms_norm(x, None, w, EPS, backend=backend))
     check_close(ours, with_inputs(lambda x, w: (x, plain_norm(x, w))), draw((5, 17, 24), (24,), device=device))
 
 
 @each_backend
 def test_norm_linear_without_an_update(device, backend):
     x, _, *parameters = draw(*norm_linear_shapes((2, 37), 24, 5), device=device)
-    function, plain = partial(at_eps(norm_linear), backend=backend), plain_norm_linear
+    function, plain = partial(at_eps(fused.norm_linear), backend=backend), plain_norm_linear
     check_close(lambda x, *a: function(x, None, *a), lambda x, *a: plain(x, None, *a), [x, *parameters])
 
 
@@ -132,13 +142,13 @@ def test_updates_of_another_dtype(device, backend):
     """A float32 stream and a bfloat16 branch: the sum is float32, and each gradient has the dtype of its input."""
     x, y, *parameters = draw(*norm_linear_shapes((40,), 16, 4), device=device)
     given = [x, y.bfloat16(), *parameters]
-    with traced_as_they_run():
-        actual = run(partial(at_eps(norm_linear), backend=backend), given)
+    with traced():
+        actual = run(partial(at_eps(fused.norm_linear), backend=backend), given)
     assert [t.dtype for t in actual] == [torch.float32, torch.float32, torch.bfloat16, *[torch.float32] * 3]
     check(actual, run(plain_norm_linear, double(given)), BFLOAT16)
-    with torch.autocast(device, torch.bfloat16), traced_as_they_run():
-        actual = run(partial(at_eps(add_rms_norm), backend=backend), given[:3])
-        assert rms_norm(x, parameters[0], EPS, backend=backend).dtype == torch.bfloat16
+    with torch.autocast(device, torch.bfloat16), traced():
+        actual = run(partial(at_eps(fused.add_rms_norm), backend=backend), given[:3])
+        assert fused.rms_norm(x, parameters[0], EPS, backend=backend).dtype == torch.bfloat16
     assert [t.dtype for t in actual] == [torch.float32, torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
     check(actual, run(plain_add_norm, double(given[:3])), BFLOAT16)
 
@@ -147,7 +157,7 @@ def test_updates_of_another_dtype(device, backend):
 def test_swiglu_mlp_follows_autocast(device, backend):
     inputs = draw(*mlp_shapes((70,), 24, 48), device=device)
     with torch.autocast(device, torch.bfloat16):
-        actual = run(lambda *a: swiglu_mlp(*a, backend=backend), inputs)
+        actual = run(lambda *a: fused.swiglu_mlp(*a, backend=backend), inputs)
     assert [t.dtype for t in actual] == [torch.bfloat16, *[torch.float32] * 3]
     check(actual, run(plain_mlp, double(inputs)), 2 * BFLOAT16)
 
@@ -165,7 +175,7 @@ def rows_of(vocabulary, rows, device):
 @pytest.mark.parametrize("rows, vocabulary, width", TABLES, ids=str)
 def test_embedding(device, rows, vocabulary, width, backend):
     inputs = [rows_of(vocabulary, rows, device), *draw((vocabulary, width), device=device)]
-    check_close(partial(embedding, backend=backend), plain_embedding, inputs)
+    check_close(partial(fused.embedding, backend=backend), plain_embedding, inputs)
 
 
 @pytest.mark.parametrize("most", [256, 4])
@@ -174,7 +184,7 @@ def test_embedding_under_vmap(device, most, monkeypatch):
     monkeypatch.setattr(embedding_operator, "MAX_VOCABULARY", most)
 
     def of_table(tokens, parameters):
-        return embedding(tokens, parameters[1:31].unflatten(0, (6, 5)), backend="triton")
+        return fused.embedding(tokens, parameters[1:31].unflatten(0, (6, 5)), backend="triton")
 
     check_replicas(of_table, [rows_of(6, (3, 2, 9), device), *draw((3, 61), device=device)])
 
@@ -182,12 +192,16 @@ def test_embedding_under_vmap(device, most, monkeypatch):
 def norm_linear_of_parameters(x, y, parameters):
     """At a place that no vector load can use; rows are strided."""
     gain, weight, bias = parameters[1:9], parameters[9:49].unflatten(0, (5, 8)), parameters[51:56]
-    return norm_linear(x[..., ::2], y, gain, weight, bias, EPS, backend="triton")
+    return fused.norm_linear(x[..., ::2], y, gain, weight, bias, EPS, backend="triton")
 
 
 def mlp_of_parameters(x, parameters):
     gate_up, down = parameters[1:].split((2 * 20 * 24, 20 * 24))
-    return swiglu_mlp(x[..., ::2], gate_up.unflatten(0, (40, 24)), down.unflatten(0, (24, 20)), backend="triton")
+    return fused.swiglu_mlp(x[..., ::2], gate_up.unflatten(0, (40, 24)), down.unflatten(0, (24, 20)), backend="triton")
+
+
+def second_half_convolved(x, weight, bias):
+    return short_convolution(x.chunk(2, dim=-1)[1], weight, bias, backend="triton")
 
 
 X = (3, 2, 9, 16)
@@ -196,18 +210,19 @@ X = (3, 2, 9, 16)
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
-        (lambda x, y, w: add_rms_norm(x, y, w, EPS, backend="triton"), (X, X, (3, 16))),
-        (lambda x, w: rms_norm(x[:, ::2], w, EPS, backend="triton"), (X, (3, 16))),
-        (lambda x, w: add_rms_norm(x[:, ::2], None, w, EPS, backend="triton"), (X, (3, 16))),
-        (lambda x, up: swiglu(x[..., ::2], up, backend="triton"), ((3, 5, 7, 10), (3, 5, 7, 5))),
-        (lambda x: swiglu_packed(x[:, 1:, :6], backend="triton"), ((3, 5, 7, 10),)),
+        (lambda x, y, w: fused.add_rms_norm(x, y, w, EPS, backend="triton"), (X, X, (3, 16))),
+        (lambda x, w: fused.rms_norm(x[:, ::2], w, EPS, backend="triton"), (X, (3, 16))),
+        (lambda x, w: fused.add_rms_norm(x[:, ::2], None, w, EPS, backend="triton"), (X, (3, 16))),
+        (lambda x, up: fused.swiglu(x[..., ::2], up, backend="triton"), ((3, 5, 7, 10), (3, 5, 7, 5))),
+        (lambda x: fused.swiglu_packed(x[:, 1:, :6], backend="triton"), ((3, 5, 7, 10),)),
         (
-            lambda x, packed, w: gated_rms_norm(x, packed[..., 10:26], w, EPS, backend="triton"),
+            lambda x, packed, w: fused.gated_rms_norm(x, packed[..., 10:26], w, EPS, backend="triton"),
             ((3, 2, 7, 2, 8), (3, 2, 7, 30), (3, 8)),
         ),
         (norm_linear_of_parameters, (X, (3, 2, 9, 8), (3, 80))),
         (lambda x, parameters: norm_linear_of_parameters(x, None, parameters), (X, (3, 80))),
         (mlp_of_parameters, ((3, 2, 35, 48), (3, 1 + 3 * 20 * 24))),
+        (second_half_convolved, ((2, 2, 9, 6), (2, 3, 4), (2, 3))),
     ],
 )
 def test_strided_tensors_under_vmap(device, function, shapes):
@@ -220,12 +235,12 @@ def test_programs_that_take_several_steps(device, monkeypatch):
         monkeypatch.setattr(operator, "processors", lambda device: 1)
     monkeypatch.setattr(norm_operator, "BACKWARD", (4, 2, 3))
     monkeypatch.setattr(embedding_operator, "BACKWARD_PROGRAMS", 2)
-    check_close(partial(at_eps(rms_norm), backend="triton"), plain_norm, draw((70, 128), (128,), device=device))
+    check_close(partial(at_eps(fused.rms_norm), backend="triton"), plain_norm, draw((70, 128), (128,), device=device))
     inputs = [rows_of(8, (130,), device), *draw((8, 16), device=device)]
-    check_close(partial(embedding, backend="triton"), plain_embedding, inputs)
+    check_close(partial(fused.embedding, backend="triton"), plain_embedding, inputs)
     for outputs in (20, 40):
         inputs = draw(*norm_linear_shapes((150,), 16, outputs), device=device)
-        check_close(partial(at_eps(norm_linear), backend="triton"), plain_norm_linear, inputs)
+        check_close(partial(at_eps(fused.norm_linear), backend="triton"), plain_norm_linear, inputs)
 
 
 @pytest.mark.gpu
@@ -233,21 +248,21 @@ def test_programs_that_take_several_steps(device, monkeypatch):
 def test_norm_and_swiglu_in_bfloat16(device, rows, width):
     x, y, up = draw((*rows, width), (*rows, width), (*rows, width), device=device, dtype=torch.bfloat16)
     (weight,) = draw((width,), device=device)
-    same_bits_and_close(lambda *a: rms_norm(*a, EPS), plain_norm, [x, weight])
+    same_bits(lambda *a: fused.rms_norm(*a, EPS), plain_norm, [x, weight])
     with torch.autocast("cuda", torch.bfloat16):
-        same_bits_and_close(lambda *a: add_rms_norm(*a, EPS), plain_add_norm, [x.float(), y, weight])
-    same_bits_and_close(swiglu, plain_swiglu, [x, up])
+        same_bits(lambda *a: fused.add_rms_norm(*a, EPS), plain_add_norm, [x.float(), y, weight])
+    same_bits(fused.swiglu, plain_swiglu, [x, up])
     heads = x.unflatten(-1, (2, -1))
-    same_bits_and_close(lambda *a: gated_rms_norm(*a, EPS), plain_gated_norm, [heads, up, weight[: width // 2]])
-    same_bits_and_close(swiglu_packed, plain_swiglu_packed, [torch.cat((x, up), dim=-1)])
+    same_bits(lambda *a: fused.gated_rms_norm(*a, EPS), plain_gated_norm, [heads, up, weight[: width // 2]])
+    same_bits(fused.swiglu_packed, plain_swiglu_packed, [torch.cat((x, up), dim=-1)])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows, vocabulary", [((128, 128), 16), ((64, 32), 8192), ((3, 700), 129)], ids=str)
 def test_embedding_in_bfloat16(device, rows, vocabulary):
     tokens, (weight,) = rows_of(vocabulary, rows, device), draw((vocabulary, 128), device=device)
-    same_bits_and_close(embedding, plain_embedding, [tokens, weight.bfloat16()])
-    same_bits_and_close(embedding, plain_embedding, [tokens, weight], FLOAT32)
+    same_bits(fused.embedding, plain_embedding, [tokens, weight.bfloat16()])
+    same_bits(fused.embedding, plain_embedding, [tokens, weight], FLOAT32)
 
 
 @pytest.mark.gpu
@@ -260,7 +275,7 @@ def test_swiglu_mlp_in_bfloat16(device, rows, width, inner, scale):
     """As close to float64 as three operators one by one, for gates of any size."""
     x, gate_up, down = draw(*mlp_shapes((rows,), width, inner, (3,)), device=device, dtype=torch.bfloat16)
     inputs = [scale * x, gate_up / 8, down / 8]
-    same_bits_and_close(torch.func.vmap(swiglu_mlp), torch.func.vmap(plain_mlp), inputs, 2 * BFLOAT16)
+    same_bits(torch.func.vmap(fused.swiglu_mlp), torch.func.vmap(plain_mlp), inputs, 2 * BFLOAT16)
 
 
 @pytest.mark.gpu
@@ -275,11 +290,20 @@ def test_norm_linear_in_bfloat16(device, rows, width, outputs, stream):
 
     def of_rounded(x, y, *others):
         with torch.autocast("cuda", torch.bfloat16):
-            return norm_linear(x, y, *others, EPS)
+            return fused.norm_linear(x, y, *others, EPS)
 
-    same_bits_and_close(of_rounded, plain_norm_linear, [x.to(stream), y.bfloat16(), *parameters])
-    same_bits_and_close(
+    same_bits(of_rounded, plain_norm_linear, [x.to(stream), y.bfloat16(), *parameters])
+    same_bits(
         lambda x, *a: of_rounded(x, None, *a),
         lambda x, *a: plain_norm_linear(x, None, *a),
         [x.to(stream), *parameters],
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [*CONVOLUTION, (3, 500, 256, 4)], ids=str)
+def test_short_convolution_in_bfloat16(device, sizes):
+    """Sums are float32: what remains is the rounding of the results to bf16, a relative 2^-8 at most."""
+    x, *parameters = draw(*convolution_shapes(*sizes), device=device)
+    kernel = partial(short_convolution, backend="triton")
+    check_close(kernel, convolution, [x.bfloat16(), *parameters], 2**-8)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from formulas import convolution
-from fused_cases import BACKENDS, check, check_close, check_replicas, run, traced_as_they_run
+from fused_cases import BACKENDS, check, check_close, check_replicas, run, traced
 from recurrences import selective_loop
 from torch import Tensor
 
@@ -49,7 +49,7 @@ def make_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[
 def test_is_the_definition(device, shape, backend):
     """The parts run one by one for the last shape, which has more taps than the kernel takes."""
     inputs = make_inputs(*shape, device)
-    with traced_as_they_run():
+    with traced():
         check_close(lambda *a: mamba_block(*a, backend=backend), definition, inputs, 3e-6)
 
 
