@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from golden_data import make_task
 
-from mixerlab.tasks.base import IGNORE_INDEX, TaskRuleError
+from mixerlab.tasks.base import TaskRuleError
 from mixerlab.tasks.state_tracking import GROUPS, elements, multiplication_table
 
 ORDERS = {"Z2": 2, "S3": 6, "A5": 60, "S5": 120}
@@ -55,13 +55,3 @@ def test_the_tables_are_those_of_the_groups(group):
             power, n = table[power, element], n + 1
         found[n] = found.get(n, 0) + 1
     assert found == ELEMENT_ORDERS[group]
-
-
-def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"task.group='D4': choose Z2, S3, A5, S5"):
-        make_task("state_tracking", group="D4")
-    with pytest.raises(ValueError, match=r"task.vocab_size=6: must be 120, the number of elements of task.group=S5"):
-        make_task("state_tracking", group="S5")
-    unscored = np.array([[3, 1]]), np.array([[3, IGNORE_INDEX]])
-    with pytest.raises(TaskRuleError, match="position 1: every position is scored"):
-        small("S3", 2).check(*unscored, "test")
