@@ -156,9 +156,8 @@ def test_auto_compiles_what_has_no_kernels_on_a_gpu_only(monkeypatch):
 
 def test_it_is_said_which_mixer_has_no_kernel_for_its_sizes(monkeypatch):
     def lines(**options):
-        return without_kernels(
-            Population(model_with(lambda: mixer_of("mamba", WIDTH, **options)), (0,)), torch.bfloat16
-        )
+        build = model_with(lambda: mixer_of("mamba", WIDTH, **options))
+        return without_kernels(Population(build, (0,)), torch.bfloat16)
 
     assert lines(d_state=2) == []  # on a CPU
     monkeypatch.setattr(Population, "device", torch.device("cuda"))
@@ -183,11 +182,13 @@ class PlainAttention(SequenceMixer):
 def test_a_compiled_mixer_in_a_captured_step(tmp_path):
     """By default, and for fewer replicas when one has left."""
 
-    def build():
-        return LanguageModel(VOCAB, 64, n_layers=2, make_mixer=PlainAttention)
-
     # Few epochs: later the rounding of two kernels for attention has grown.
-    settings = {"accelerator": "gpu", "precision": "bf16", "epochs": 4, "build": build}
+    settings = {
+        "accelerator": "gpu",
+        "precision": "bf16",
+        "epochs": 4,
+        "build": lambda: LanguageModel(VOCAB, 64, 2, PlainAttention),
+    }
     plain, other = (fit([*TWO, (1e30, 2)], tmp_path, compile=wanted, **settings) for wanted in (False, "auto"))
     assert plain.notes == [] and other.notes == ["PlainAttention is compiled: torch.compile, inductor"]
     losses = [torch.tensor(result.metrics["train_loss"].tolist()) for result in (plain, other)]

@@ -86,9 +86,6 @@ def auto_encoder():
     return AutoEncoder(VOCAB, LENGTH, WIDTH, n_layers=2, make_mixer=lambda: mixer_of("attn", WIDTH))
 
 
-# Sharing
-
-
 def test_a_later_run_captures_nothing_and_gets_the_same_results(tmp_path, on_a_cpu):
     later = LATER | {"data": splits(train=33), "folder": tmp_path}
     alone = fit(**later)
@@ -164,9 +161,6 @@ def test_the_examples_of_a_run_are_freed_when_it_ends(tmp_path, monkeypatch):
         assert [held() for held in examples] == [None]
     finally:
         gc.enable()
-
-
-# On a GPU
 
 
 @pytest.mark.gpu
@@ -264,9 +258,6 @@ def test_after_a_step_that_cannot_be_captured_the_next_run_is_captured(tmp_path,
     same(again, alone)
 
 
-# Replicas one after another on a GPU
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("mixer", [*REFUSED, Normed, NormedAndDropped])
 def test_a_captured_loop_trains_as_one_launched_one_by_one(tmp_path, mixer):
@@ -302,10 +293,7 @@ def test_a_layer_of_fla_trains(tmp_path, name, monkeypatch):
     monkeypatch.setattr(autotuner, "prune_configs", lambda self, kwargs: self.configs[:1])
 
     layer = getattr(importlib.import_module("fla.layers"), name)
-
-    def build():
-        return LanguageModel(VOCAB, 64, n_layers=2, make_mixer=lambda: Wrapped(layer(**FLA[name]), state=64))
-
+    build = partial(LanguageModel, VOCAB, 64, n_layers=2, make_mixer=lambda: Wrapped(layer(**FLA[name]), state=64))
     result = fit(THREE, tmp_path, data=splits(train=80), build=build, **on_gpu | {"epochs": 60})
     assert result.notes[0].startswith("replicas compute one after another")
     losses = result.metrics.query("replica == 0")["train_loss"].tolist()

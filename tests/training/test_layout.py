@@ -57,9 +57,6 @@ def test_who_optimises_decoder_and_head_may_be_chosen(grouping, changed):
     assert "head.weight" not in lowered[1] and lowered[0] - lowered[1] == changed.keys() - {"head.weight"}
 
 
-# What replicas start with
-
-
 class Scaled(nn.Module):
     """The model with a parameter and a buffer, whose initial values come from two functions of a size."""
 

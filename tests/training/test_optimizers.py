@@ -46,10 +46,7 @@ def stepped(make, lr, gradients, schedule=None):
     optimizer = make(population, lr, schedule or Constant(), STEPS)
 
     def named():
-        values = population.parameters_by_replica.detach().clone()
-        return {
-            slot.name: values[:, slot.start : slot.stop].unflatten(1, slot.shape) for slot in population.layout.slots
-        }
+        return {name: value.detach().clone() for name, value in population.parameters_by_name().items()}
 
     start, history = named(), []
     for gradient in gradients:
@@ -140,9 +137,6 @@ def test_adamw_is_torchs_and_clips_each_replica(name):
     assert (ours[name][:, 0] - unclipped[name][:, 0]).abs().max() > 1e-3
 
 
-# Schedules and decay
-
-
 PROGRESS = [0.0, 0.05, 0.1, 0.5, 0.8, 0.9, 0.95]
 COSINE = [0.5 * (1 + math.cos(math.pi * p)) for p in PROGRESS]
 
@@ -184,9 +178,6 @@ def test_all_parameters_may_decay_each_at_its_learning_rate():
         torch.testing.assert_close(ours[name][-1], start[name] * (1 - 0.5 * 0.1 * scale), rtol=1e-6, atol=1e-8)
 
 
-# What the paper leaves open
-
-
 class Filter(nn.Module):
     """A model whose mixer is a convolution, with a linear layer beside it."""
 
@@ -204,8 +195,7 @@ def test_muon_moves_a_filter_as_a_matrix():
     gradient = torch.randn_like(before)
     population.parameters_by_replica.grad = gradient
     optimizer.step()
-    (slot,) = (slot for slot in population.layout.slots if slot.name == "blocks.0.mixer.weight")
-    columns = slice(slot.start, slot.stop)
+    (columns,) = (slice(s.start, s.stop) for s in population.layout.slots if s.name == "blocks.0.mixer.weight")
     moved = (population.parameters_by_replica - before)[:, columns].view(6, 4)
     polar = newton_schulz(gradient[:, columns].view(1, 6, 4), 5, torch.float32)[0]
     torch.testing.assert_close(moved, -0.1 * (6 / 4) ** 0.5 * polar, rtol=1e-3, atol=1e-4)

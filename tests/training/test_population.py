@@ -68,9 +68,6 @@ def test_training_equals_a_plain_loop(tmp_path):
         assert math.isclose(row["test_loss"], sum(losses) / 11, rel_tol=1e-4)
 
 
-# Data
-
-
 def test_a_task_that_scores_nothing_is_refused():
     data = splits()
     data["val"] = data["val"][0], np.full_like(data["val"][1], IGNORE_INDEX)
@@ -101,9 +98,6 @@ def test_seed_and_epoch_order_the_rows_and_each_is_shown_once(tmp_path, monkeypa
     assert rows == {tuple(sorted(map(tuple, splits(train=32)["train"][0].tolist())))}
     same, again, other = (row["train_loss"] for row in result.replicas)
     assert same == again and same != other
-
-
-# Replicas that stop
 
 
 def test_a_diverged_replica_is_frozen_and_does_not_affect_the_others(tmp_path):

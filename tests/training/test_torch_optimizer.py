@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 import pytest
 import torch
-from command_line import ATTN, result_of, run_py
+from command_line import ATTN, ran, result_of
 from test_optimizers import Parts
 from tiny_training import THREE, equal, fit, interrupted
 
@@ -145,15 +145,9 @@ def test_what_needs_more_than_gradients_is_refused_by_name(optimizer, message):
 
 
 def test_a_run_is_told_by_the_classes_inside_it(tmp_path):
-    parts = (
-        "optimizer.matrices={_target_: torch.optim.Muon, ns_steps: 3}",
-        "optimizer.others={_target_: torch.optim.SGD}",
-    )
-    outcome = run_py(*ATTN, "optimizer=torch", *parts, f"results_dir={tmp_path}")
-    assert outcome.code == 0, outcome.err
-    record, _ = result_of(tmp_path)
-    assert {row["status"] for row in record["rows"]} == {"finished"}
-    told = {key: value for key, value in record["rows"][0]["hparams"].items() if key.startswith("optimizer.")}
+    matrices = "optimizer.matrices={_target_: torch.optim.Muon, ns_steps: 3}"
+    ran(*ATTN, "optimizer=torch", matrices, "optimizer.others={_target_: torch.optim.SGD}", f"results_dir={tmp_path}")
+    told = result_of(tmp_path)[0]["rows"][0]["hparams"]
     assert told["optimizer.matrices._target_"] == "torch.optim.Muon" and told["optimizer.matrices.ns_steps"] == 3
     assert told["optimizer.others._target_"] == "torch.optim.SGD" and "optimizer._target_" not in told
     assert told["optimizer.matrices.momentum"] == 0.95  # a default
@@ -181,8 +175,7 @@ def test_published_optimizers_train(tmp_path, name, monkeypatch):
         monkeypatch.setattr("heavyball.utils.compile_mode", None)  # it would compile for a minute
     chosen = ["optimizer=torch", f"optimizer.all={{_target_: {name}}}"] if "." in name else [f"optimizer={name}"]
     options = *chosen, f"optimizer.lr={PACKAGES[name]}", "trainer.epochs=10"
-    outcome = run_py(*ATTN, *options, "trainer.checkpoint_every=1000", f"results_dir={tmp_path}")
-    assert outcome.code == 0, outcome.err
+    ran(*ATTN, *options, "trainer.checkpoint_every=1000", f"results_dir={tmp_path}")
     _, metrics = result_of(tmp_path)
     losses = pd.read_csv(io.BytesIO(metrics))["train_loss"].tolist()
     assert losses[-1] < 0.9 * losses[0], losses
