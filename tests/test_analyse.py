@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from command_line import TINY, records, run_py
+from command_line import TINY, ran, records, refusal
 
 import mixerlab
 from mixerlab.analyse import analyse
@@ -86,8 +86,7 @@ def test_several_runs_side_by_side(tmp_path):
         for mixer in ("attn", "parallax", "gdn")
         for more in ((), ("optimizer=adamw", "schedule=cosine"))
     ]
-    outcome = run_py("analyse", *runs)
-    assert outcome.code == 0, outcome.err
+    ran("analyse", *runs)
     out = tmp_path / "inside"
     rows = rows_in(out)
     assert set(zip(rows["mixer"], rows["variant"], strict=True)) == {
@@ -210,7 +209,6 @@ class Flat(Cumulated):
 def test_a_mixer_that_cannot_be_measured_is_refused(own, tmp_path, mixer, message):
     options = own("mixer/mine", f"name: mine\n_target_: {__name__}.{mixer}\n")
     results = f"results_dir={tmp_path / 'results'}"
-    assert run_py("task=icr", "mixer=mine", *TINY, *KEPT, "optimizer.lr=0.01", results, *options).code == 0
+    ran("task=icr", "mixer=mine", *TINY, *KEPT, "optimizer.lr=0.01", results, *options)
     (folder,) = (tmp_path / "results" / "runs").iterdir()
-    outcome = run_py("analyse", str(folder), *options)
-    assert outcome.code == 1 and outcome.err.count("\n") == 1 and re.search(message, outcome.err)
+    assert re.search(message, refusal("analyse", str(folder), *options))

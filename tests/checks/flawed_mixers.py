@@ -106,12 +106,6 @@ def draws_once(mixer, x, y):
     return y * mixer.drawn
 
 
-def draws_once_into_a_buffer(mixer, x, y):
-    if not hasattr(mixer, "is_drawn"):
-        mixer.h, mixer.is_drawn = torch.randn(x.shape[2]), True
-    return y * mixer.h
-
-
 def with_alias(mixer):
     mixer.shift = nn.Parameter(torch.ones(()))
     mixer.aliases = [mixer.shift]
@@ -189,9 +183,7 @@ FLAWS = {
     "weights of an LSTM": Flaw(lambda m, x, y: y, None, set_("rnn", lambda d: nn.LSTM(d, d, num_layers=2))),
     # later tokens
     "mean": Flaw(lambda m, x, y: past(y) + y.mean(1, keepdim=True), FUTURE),
-    "next": Flaw(lambda m, x, y: past(y) + y.roll(-1, dims=1), FUTURE),
     "within chunks": Flaw(within_chunks, FUTURE),
-    "across chunks": Flaw(across_edges(32), FUTURE),
     "norm over time": Flaw(
         lambda m, x, y: past(y) - m.training * past(y).mean(1, keepdim=True), f"{FUTURE}.*in training mode only"
     ),
@@ -208,7 +200,6 @@ FLAWS = {
     "overwrites": Flaw(overwrites, "modified by an inplace operation"),
     "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), DRAWS),
     "draws once": Flaw(draws_once, DRAWS),
-    "draws once into a buffer": Flaw(draws_once_into_a_buffer, DRAWS, with_buffer),
     # parameters and buffers
     "reads late": Flaw(recomputes, LATE, with_shift),
     "reads a list": Flaw(

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from initial_values import drawn
 
 from mixerlab.config.building import Parts, maker
+from mixerlab.config.compose import compose
 from mixerlab.config.values import checked
 from mixerlab.kernels.fused import cross_entropy
 from mixerlab.training.datamodule import Examples
@@ -18,8 +18,7 @@ from mixerlab.training.optimizers import AdamW
 from mixerlab.training.population import Population
 from mixerlab.training.steps import PopulationSteps
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests" / "data" / "madlab"
+DATA = Path(__file__).parents[1] / "data" / "madlab"
 GOLDEN = json.loads((DATA / "steps.json").read_text())
 TOLERANCE = 1e-5
 
@@ -58,8 +57,7 @@ def mixer_parameters(name, value):
 def configured(case):
     """Config and task of mad-lab's recipe."""
     name, mixer = case.split(".")
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("config", ["experiment=madlab", f"mixer={mixer}", f"task={name}"])
+    cfg = compose("experiment=madlab", f"mixer={mixer}", f"task={name}")
     return cfg, checked(cfg)[0]
 
 

@@ -31,20 +31,13 @@ def reported(monkeypatch):
     return lambda results: report.report([results], results / "report")
 
 
-def check_costs_its_cell(text, folder, path=None):
-    assert "0.900" in text and "0.800" not in text, text
-    (note,) = {line for line in text.splitlines() if "unreadable: " in line}
-    assert str(path or folder) in note and len(note) < 1000
-
-
-def content(text):
-    return lambda path: path.write_bytes(text)
-
-
 # What is no mutation of a file; those are drawn below.
 DAMAGES = {
-    "a list": ("record.json", content(b"[]")),
-    "a python object": ("config.yaml", content(b"!!python/object/apply:os.system ['touch /tmp/harmed']")),
+    "a list": ("record.json", lambda path: path.write_text("[]")),
+    "a python object": (
+        "config.yaml",
+        lambda path: path.write_text("!!python/object/apply:os.system ['touch it']"),
+    ),
     "missing": ("config.yaml", Path.unlink),
     "another run's": ("config.yaml", lambda path: fakes.write_config(path.parent, fakes.config(mixer="mesa"))),
     "a folder": ("config.yaml", lambda path: (path.unlink(), path.mkdir())),
@@ -59,7 +52,10 @@ def test_a_damaged_file_costs_its_cell(results, reported, name):
     with pytest.raises(Unreadable, match=f"^{folder}") as error:
         read_run(results, folder.name)
     assert "\n" not in str(error.value)
-    check_costs_its_cell(reported(results), folder)
+    text = reported(results)
+    assert "0.900" in text and "0.800" not in text, text
+    (note,) = {line for line in text.splitlines() if "unreadable: " in line}
+    assert str(folder) in note and len(note) < 1000
 
 
 def test_the_metrics_of_another_run_cost_their_curve(results):
