@@ -1,11 +1,10 @@
-"""Compiles every Triton kernel for an H100 or H200 without one: `python compile_for_hopper.py [GROUP...]`.
+"""Compiles every Triton kernel for an H100 or H200 without one: `python compile_for_hopper.py`.
 
 The interpreter runs kernels as Python, and takes much that the compiler refuses. Here launches are compiled, down to
 machine code, and not made: the operators' results are nonsense, only that they compile counts. Prints the modules
 whose kernels were compiled.
 """
 
-import sys
 from functools import partial
 
 import pytest
@@ -116,23 +115,10 @@ def run_optimizer() -> None:
         backend="triton",
     )  # fmt: skip
     join_columns([torch.randn(2, 4, 4), torch.randn(2, 3).to(BF16)], backend="triton")
-
-
-def run_newton_schulz() -> None:
     orthogonalise(torch.randn(3, 128 * 352), ((128, 352),), 5, backend="triton")
 
 
-GROUPS = {
-    "attention": run_attention,
-    "models": run_models,
-    "others": run_others,
-    "optimizer": run_optimizer,
-    "newton_schulz": run_newton_schulz,
-}
-
-
-def main(*groups: str) -> None:
-    """Compiles the kernels of these groups, or of all."""
+def main() -> None:
     modules = set()
 
     def compiled(src, metadata, **_):
@@ -144,10 +130,10 @@ def main(*groups: str) -> None:
     dispatch.runs_triton = lambda device: True  # the CPU that is here would be refused
     driver.set_active(Hopper())
     with compiling_ahead():
-        for group in groups or GROUPS:
-            GROUPS[group]()
+        for run in (run_attention, run_models, run_others, run_optimizer):
+            run()
     print("\n".join(sorted(modules)))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -31,11 +31,11 @@ def output_weights(out):
     return weights.bfloat16().to(out)
 
 
-def check(function, oracle, inputs, tolerance, names=("q", "k", "v", "log_decay", "beta", "ridge")):
+def check(function, oracle, inputs, tolerance):
     """Output and every gradient within `tolerance` of the oracle on the same float64 values."""
     out, grads = value_and_gradients(function, inputs)
     expected, expected_grads = value_and_gradients(oracle, [x.double() for x in inputs])
-    names = "output", *names[: len(inputs)]
+    names = ("output", "q", "k", "v", "log_decay", "beta", "ridge")[: 1 + len(inputs)]
     for name, got, want in zip(names, (out, *grads), (expected, *expected_grads), strict=True):
         got = got.double()
         error = ((got - want).norm() / want.norm().clamp_min(0.1)).item()

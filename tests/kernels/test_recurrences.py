@@ -1,4 +1,4 @@
-"""Delta rules, mesa and centring against float64 loops of their formulas, against fla's loops, and under vmap."""
+"""Delta rules, mesa, centring and solved probes against float64 loops of their formulas, and against fla's loops."""
 
 from functools import partial
 
@@ -21,6 +21,7 @@ from mixerlab.kernels.common.chunked import to_chunks
 from mixerlab.kernels.common.triton_chunked import tile_options
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule
+from mixerlab.kernels.local_linear import solved_probe
 from mixerlab.kernels.mesa import mesa
 from mixerlab.kernels.mesa.reference import build_systems, conjugate_gradients
 
@@ -100,6 +101,28 @@ def mesa_inputs(seed, make=random_inputs, heads=2, dim=16, **sizes):
     return [*inputs, ridge.to(inputs[-1])]
 
 
+def solved(q, k, relative=True, backend="triton"):
+    options = {"scale": 0.3, "ridge": 0.5, "relative": relative, "iterations": 16 if relative else 48}
+    return solved_probe(q, k, **options, backend=backend)
+
+
+def exact_probe(q, k, relative=True):
+    """Dense solves."""
+    a, b = q.transpose(1, 2), k.transpose(1, 2)
+    weights = (0.3 * a @ b.mT).exp().tril()
+    total = weights.sum(-1, keepdim=True)
+    p, ridge = weights / total, 0.5 / (torch.ones_like(total) if relative else total)
+    mean = p @ b
+    moment = torch.einsum("...ts,...sd,...se->...tde", p, b, b) - mean[..., :, None] * mean[..., None, :]
+    moment = moment + ridge[..., None] * torch.eye(q.shape[-1], dtype=q.dtype, device=q.device)
+    return torch.linalg.solve(moment, mean - a).transpose(1, 2)
+
+
+def probe_inputs(seed, length, dim=16, dtype=F32, device="cpu"):
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randn(1, length, 2, dim, generator=rng).to(device, dtype) for _ in range(2)]
+
+
 LENGTHS = [(1, 64), (63, 64), (64, 64), (65, 64), (70, 16)]
 
 
@@ -161,6 +184,8 @@ def test_centring_by_pytorch_equals_the_formula(length):
     [
         (KERNELS["gated"][0], partial(random_inputs, batch=1)),
         (kimi_delta_rule, kimi_inputs),
+        (partial(solved, backend="reference"), probe_inputs),
+        pytest.param(solved, probe_inputs, marks=pytest.mark.slow),
         *(pytest.param(*KERNELS[name][::2], marks=pytest.mark.slow) for name in ("kimi", "mesa", "centring")),
     ],
 )
@@ -255,6 +280,23 @@ def test_a_decay_that_leaves_nothing_to_centre(device):
     assert all(x.isfinite().all() for x in (results, *gradients))
 
 
+@pytest.mark.parametrize(
+    ("backend", "relative", "dtype", "tolerance"),
+    [
+        ("reference", True, torch.float64, 1e-9),
+        ("reference", False, torch.float64, 1e-9),
+        ("triton", True, F32, 1e-5),
+    ],
+)
+@pytest.mark.parametrize(("length", "dim"), [(1, 16), (40, 16), (40, 12)])
+def test_a_probe_equals_dense_solves(device, length, dim, backend, relative, dtype, tolerance, monkeypatch):
+    """Over several chunks of queries; the gradients are implicit derivatives."""
+    monkeypatch.setattr("mixerlab.kernels.local_linear.operator.CHUNK_SIZE", 36)
+    inputs = probe_inputs(length, length, dim, dtype, device)
+    given = {"relative": relative}
+    check(partial(solved, **given, backend=backend), partial(exact_probe, **given), inputs, tolerance)
+
+
 each_make = pytest.mark.parametrize("make", [random_inputs, blank_heavy_inputs])
 
 
@@ -303,6 +345,13 @@ def test_centring_in_bfloat16(make, length, dim):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dim", [4, 12, 16, 32, 64])
+@pytest.mark.parametrize("length", [1, 63, 128, 300])
+def test_a_probe_on_a_gpu(length, dim):
+    check(solved, exact_probe, probe_inputs(length, length, dim, device="cuda"), 1e-3)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("function", "make"),
     [
@@ -310,6 +359,7 @@ def test_centring_in_bfloat16(make, length, dim):
         (kimi_delta_rule, kimi_inputs),
         (mesa, mesa_inputs),
         (among_others(centring), random_inputs),
+        (solved, probe_inputs),
     ],
 )
 def test_in_a_compiled_function_and_a_cuda_graph(function, make):
