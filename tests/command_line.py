@@ -67,7 +67,6 @@ def run_py(*arguments: str, draws: bool = False) -> Outcome:
 
 
 def ran(*arguments: str, **options: bool) -> Outcome:
-    """What a command leaves that must succeed."""
     outcome = run_py(*arguments, **options)
     assert outcome.code == 0, outcome.err
     return outcome
@@ -81,7 +80,6 @@ def refusal(*arguments: str) -> str:
 
 
 def start_run_py(*arguments: str) -> subprocess.Popen:
-    """Starts `python run.py` as a process, in a group of its own."""
     return subprocess.Popen(
         [sys.executable, "run.py", *arguments],
         cwd=ROOT,

@@ -13,12 +13,10 @@ MIXERS = sorted(path.stem for path in (CONF / "mixer").glob("*.yaml") if path.st
 
 
 def config_of(name, conf=CONF):
-    """The yaml of one mixer, as Hydra composes it."""
     return OmegaConf.load(conf / "mixer" / f"{name}.yaml")
 
 
 def mixer_of(name, d_model, conf=CONF, **overrides):
-    """The mixer as its yaml describes it, at width `d_model`."""
     config = {key: value for key, value in config_of(name, conf).items() if key != "name"}
     return instantiate(config | overrides, d_model=d_model)
 

@@ -22,7 +22,6 @@ def rotary(x, frequency):
 
 
 def attention(q, k, v):
-    """Causal softmax attention, `[B, T, H, D]`."""
     scores = torch.einsum("bihd,bjhd->bhij", q, k) / q.shape[-1] ** 0.5
     future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     return torch.einsum("bhij,bjhd->bihd", scores.masked_fill(future, -torch.inf).softmax(-1), v)

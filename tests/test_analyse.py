@@ -177,7 +177,6 @@ def test_figures_of_a_hybrid_beside_a_mixer_without_scores():
 
 
 def test_a_mixer_without_scores_has_measures_of_its_weights_and_no_figures(tmp_path):
-    """Of layers that attention lacks."""
     out = analyse([trained(tmp_path, "mixer=mamba", "optimizer.lr=0.01")], tmp_path / "out", rows=1)
     assert {path.name for path in out.iterdir()} == {"measures.csv", "stable_ranks.md"}
     names = [f"{layer}.weight" for layer in ("in_proj", "x_proj", "dt_proj", "out_proj")]

@@ -152,8 +152,6 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
 
 
 class Ragged(InContextRecall):
-    """Its rows have different lengths."""
-
     def generate_rows(self, num_rows, rng, split):
         rows = [[0] * (1 + number % 2) for number in range(num_rows)]
         return rows, rows

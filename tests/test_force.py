@@ -11,7 +11,6 @@ FORCED = (*ATTN, "force=true")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A results folder with the run, finished."""
     results = tmp_path_factory.mktemp("results")
     assert run_py(*ATTN, f"results_dir={results}").code == 0
     return results
@@ -23,7 +22,6 @@ def results(trained, tmp_path):
 
 
 def contents(results):
-    """Of its files but the claim and the checkpoint."""
     return {path: path.read_bytes() for path in results.glob("runs/*/[!.]*") if not path.name.startswith("resume-")}
 
 

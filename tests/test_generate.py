@@ -15,7 +15,6 @@ KEPT = ("trainer.keep_weights=official", "trainer.accelerator=cpu")
 
 
 def trained(results, *overrides):
-    """The folder of a run that has kept its weights."""
     record = mixerlab.run(*TINY, *overrides, *KEPT, f"results_dir={results}")
     return run_folder(results, record.run_id)
 
@@ -45,8 +44,6 @@ def test_an_auto_encoder_is_refused(tmp_path):
 
 
 class Sum(SequenceMixer):
-    """Without a state of its own: its prefix grows."""
-
     def forward(self, x):
         return x.cumsum(dim=1)
 
@@ -55,7 +52,6 @@ class Sum(SequenceMixer):
 
 
 def plain(model, rows):
-    """The logits of steps that are launched one by one."""
     states, logits = model.init_state(*rows.shape), []
     for tokens in rows.split(1, dim=1):
         next_logits, states = model.prefill(tokens, states)

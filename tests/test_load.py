@@ -33,13 +33,11 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run(trained, tmp_path):
-    """A copy of it."""
     return shutil.copytree(trained, tmp_path / "results" / "runs" / trained.name)
 
 
 @torch.no_grad()
 def scores_of(model, inputs, targets, batch):
-    """The accuracies of these rows, batch by batch."""
     batches = zip(inputs.split(batch), targets.split(batch), strict=True)
     means = means_of(sum(batch_scores(model(tokens)[None], wanted[None]) for tokens, wanted in batches))
     return means["accuracy"].item(), means["token_accuracy"].item()
@@ -109,8 +107,6 @@ def test_a_run_keeps_official_weights(tmp_path, caplog):
 
 
 def packed_again(change):
-    """Applies `change` to what a file of weights holds."""
-
     def harm(path):
         state, said = unpack(path.read_bytes())
         change(state, said)

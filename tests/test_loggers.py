@@ -15,8 +15,6 @@ RUN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=2", "seed=[0,1]")
 
 
 class WandbLogger:
-    """Keeps what the logger of this name is told."""
-
     def __init__(self):
         self.experiment = mock.Mock(summary={})
 

@@ -112,7 +112,6 @@ class Annotated(Attention):
 
 @pytest.fixture
 def mine(own, tmp_path):
-    """Writes `mixer/mine.yaml` for a class of CLASSES; gives the options that find it."""
     module = f"classes_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(CLASSES)
     return lambda name, keys="": own("mixer/mine", f"name: mine\n_target_: {module}.{name}\n{keys}")

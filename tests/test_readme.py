@@ -24,13 +24,11 @@ OVERVIEWS = {page: (ROOT / page).read_text() for page in ("kernels/README.md", "
 
 
 def blocks(language):
-    """The fenced code blocks of one language."""
     text = "\n".join(PAGES.values())
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def write_files(folder):
-    """The files of a project of one's own that the pages show."""
     for text in (*blocks("python"), *blocks("yaml")):
         (first, *_) = (line for line in text.splitlines() if not line.startswith("# @package"))
         path = folder / first.removeprefix("# ")
@@ -40,7 +38,6 @@ def write_files(folder):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder of the user's own, where the README's files stand."""
     write_files(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])  # to which the project is added
     for name in list(sys.modules):  # of other tests
@@ -50,7 +47,6 @@ def project(tmp_path, monkeypatch):
 
 
 def run_in(project, *arguments):
-    """The record and the metrics of this run, in the project."""
     ran("--config-dir", str(project / "conf"), *arguments, *TINY, f"results_dir={project / 'results'}")
     return result_of(project / "results")
 

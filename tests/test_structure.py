@@ -21,7 +21,6 @@ def imports(name):
 
 
 def behind(name):
-    """The module and all that it imports, directly or not."""
     found, waiting = set(), {name}
     while waiting:
         one = waiting.pop()

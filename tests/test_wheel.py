@@ -29,7 +29,6 @@ def tracked():
 
 @pytest.fixture(scope="module")
 def source(tracked, tmp_path_factory):
-    """A copy of the tracked files: a build folder here could hold old ones."""
     folder = tmp_path_factory.mktemp("source")
     for path in tracked:
         if path.parts[0] not in NOT_PACKAGED:
@@ -39,7 +38,6 @@ def source(tracked, tmp_path_factory):
 
 
 def built_wheel(source, out):
-    """The path of a wheel of this folder or sdist."""
     pip("wheel", "--no-build-isolation", "--wheel-dir", str(out), str(source))
     (built,) = out.glob("*.whl")
     return built

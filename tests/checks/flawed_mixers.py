@@ -123,7 +123,6 @@ def makes_a_parameter(mixer, x, y):
 
 
 def set_(name, make):
-    """Sets an attribute that `make` makes of the width."""
     return lambda mixer: setattr(mixer, name, make(mixer.linear.in_features))
 
 
@@ -136,8 +135,6 @@ def zeros(size):
 
 
 class OwnLayer(nn.Module):
-    """With a random table."""
-
     def __init__(self, size):
         super().__init__()
         self.table = torch.randn(size)

@@ -74,7 +74,6 @@ def test_a_gradient_that_is_not_finite_in_bfloat16_is_refused():
 
 @torch.library.custom_op("tests::mix_replicas", mutates_args=())
 def mix_replicas(x: torch.Tensor) -> torch.Tensor:
-    """The identity, but under vmap each replica gets the output of its neighbour."""
     return x.clone()
 
 

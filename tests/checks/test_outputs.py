@@ -36,8 +36,6 @@ def exactly(monkeypatch):
 
 @pytest.fixture
 def with_forward(monkeypatch):
-    """A mixer with this `forward(mixer, x, y)`."""
-
     def make(forward):
         monkeypatch.setitem(FLAWS, "mine", Flaw(forward))
         return lambda: Flawed("mine")
@@ -113,8 +111,6 @@ def test_an_auto_encoder_may_see_everything_and_keeps_no_state():
 
 @pytest.fixture
 def run_of(own, tmp_path):
-    """The command of a run with a flawed mixer, through a yaml."""
-
     def command(flaw, *more):
         options = own("mixer/mine", f"name: mine\n_target_: flawed_mixers.Flawed\nflaw: {flaw}\n")
         return *options, "mixer=mine", *TINY, f"results_dir={tmp_path}", *(more or ("task=icr",))

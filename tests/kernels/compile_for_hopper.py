@@ -94,7 +94,6 @@ def run_models() -> None:
 
 
 def run_others() -> None:
-    """What no model of ours launches, or only with other options."""
     differentiate(swiglu_packed, (2, 64, 704), backend="triton")
     sequence, vector = (2, 64, 32), (32,)
     shapes = sequence, sequence, vector, (32, 16), (2, 64, 16), (2, 64, 16), vector, sequence

@@ -59,8 +59,6 @@ def traced():
 
 
 class Recorded(TorchDispatchMode):
-    """Keeps which operators of ours are called, and with what."""
-
     def __init__(self):
         super().__init__()
         self.calls = []

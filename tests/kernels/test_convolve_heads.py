@@ -29,7 +29,6 @@ def make_inputs(batch, length, convolved, parts, taps, device, seed=0):
 
 
 def plain(packed, weight, parts):
-    """The convolution from its formula, then each part."""
     channels = len(weight)
     return split(torch.cat((convolution(packed[..., :channels], weight), packed[..., channels:]), dim=-1), parts)
 

@@ -16,7 +16,6 @@ def plain_cross_entropy(logits, targets):
 
 
 def mean_loss(*args, **options):
-    """The result of `cross_entropy` that has a gradient."""
     return cross_entropy(*args, **options)[0]
 
 

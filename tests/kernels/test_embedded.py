@@ -35,7 +35,6 @@ def twice(backend, sums=EmbeddedSum):
 
 
 def inputs(vocabulary, width, rows, device):
-    """Some tokens never occur, one occurs often."""
     tokens = torch.randint(max(1, vocabulary - 1), rows, generator=torch.Generator().manual_seed(1)).to(device)
     tokens[..., ::3] = 0
     shapes = (vocabulary, width), (*rows, width), (*rows, width), (width,), (width,)
@@ -139,7 +138,6 @@ def test_added_to_a_sum(device, y_dtype, z_dtype, wanted):
 
 
 def test_elsewhere_it_is_looked_up_before(device):
-    """A large table, wide rows, a table that is not float32."""
     for vocabulary, width in ((129, 16), (5, 136)):
         given = inputs(vocabulary, width, (2, 7), device)
         check_close(twice("auto", torch.Tensor), plain, given)
@@ -152,7 +150,6 @@ def test_elsewhere_it_is_looked_up_before(device):
 @pytest.mark.gpu
 @pytest.mark.parametrize("vocabulary, rows", [(16, (128, 128)), (32, (3, 700)), (64, (9, 300)), (128, (16, 1024))])
 def test_in_bfloat16(device, vocabulary, rows):
-    """A float32 table, updates and norms in bfloat16."""
     tokens, table, y, z, *gains = inputs(vocabulary, 128, rows, device)
     given = [tokens, table, y.bfloat16(), z.bfloat16(), *gains]
 

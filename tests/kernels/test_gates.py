@@ -62,8 +62,6 @@ def test_gradients(device, channels, names, backend, monkeypatch):
 
 
 def test_under_vmap(device):
-    """Parameters at places of a row of all parameters."""
-
     def of_replica(packed, parameters):
         rate, bias = parameters[1:6], parameters[7:12]
         return gates(packed[..., :5], packed[..., 5:], bias, log_rate=rate, backend="triton")

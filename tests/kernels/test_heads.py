@@ -44,7 +44,6 @@ def frequencies(width, device):
 
 
 def plain(packed, parts, frequency=None, gains=()):
-    """Each part by slicing, from the formulas."""
     results, start, gains = [], 0, iter(gains)
     for heads, width, form in parts:
         x = packed[..., start : start + heads * width].unflatten(-1, (heads, width))
@@ -60,7 +59,6 @@ def plain(packed, parts, frequency=None, gains=()):
 
 
 def both(parts, inputs, backend):
-    """Results and gradients of `split_heads`, and those of the formulas in float64."""
     width = max(part.width for part in parts)
     frequency = frequencies(width, inputs[0].device)
     actual = run(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS, backend=backend), inputs)
@@ -82,7 +80,6 @@ def test_every_form(device, padding, parts, backend):
 @each_backend
 @pytest.mark.parametrize("form", Form)
 def test_one_part_alone(device, form, backend):
-    """Also more positions than a program takes, and only views."""
     parts = [Part(2, 16, form)]
     check(*both(parts, draw((1, 70, 32), *gains_of(parts), device=device), backend))
 
@@ -97,7 +94,6 @@ def test_gains_of_programs_that_take_several_blocks(device, monkeypatch):
 
 @each_backend
 def test_rotary_heads(device, backend):
-    """Each part rotated or not, normed or not."""
     frequency = frequencies(6, device)
     inputs = draw((2, 5, 4 * 12), (6,), (6,), device=device)
     forms = Form.RMS_NORM_ROTARY, Form.ROTARY, Form.VIEW, Form.RMS_NORM
@@ -191,7 +187,6 @@ def test_dtypes(device, parts, gain_dtype, backend):
 @pytest.mark.gpu
 @pytest.mark.parametrize("batch, length, heads, width", [(6, 128, 2, 64), (3, 333, 3, 96), (2, 2048, 8, 16)])
 def test_in_bfloat16(device, batch, length, heads, width):
-    """Two runs agree bit for bit, and with float64 within the rounding of bfloat16."""
     frequency = frequencies(width, device)
     parts = [Part(heads, width, form) for form in (*Form, Form.ROTARY)] + [Part(heads, 1, Form.COPY)]
     packed = draw((batch, length, columns_of(parts) + PADDING), device=device, dtype=torch.bfloat16)

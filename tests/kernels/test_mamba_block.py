@@ -26,7 +26,6 @@ def definition(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -
 
 
 def make_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[Tensor]:
-    """Random arguments of `mamba_block`, in its order."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape, scale=1.0):
@@ -54,7 +53,6 @@ def test_is_the_definition(device, shape, backend):
 
 
 def parts(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -> Tensor:
-    """The block from separate operators, which have their own tests."""
     x, z = xz.chunk(2, dim=-1)
     u = short_convolution(x, conv_weight, conv_bias)
     dt, B, C = linear(u, x_proj).split((dt_proj.shape[1], A_log.shape[1], A_log.shape[1]), dim=-1)
@@ -81,5 +79,4 @@ def stacked_inputs(device):
 
 @pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.slow)])
 def test_replicas_under_vmap_equal_single_ones(device, backend):
-    """Each replica has its own parameters and input."""
     check_replicas(lambda *a: mamba_block(*a, backend=backend), stacked_inputs(device), tolerance=1e-5)

@@ -23,7 +23,6 @@ def draw(shapes, replicas=2, seed=0, device="cpu"):
 
 
 def split(flat, shapes):
-    """The matrices `[R, m, n]` in the rows of `flat`."""
     parts = flat.split([prod(shape) for shape in shapes], dim=1)
     return [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -68,7 +67,6 @@ def test_is_the_quintic_of_the_singular_values(exact_dtype, device, backend, ste
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 def test_a_bad_matrix_spoils_no_other(exact_dtype, device, backend):
-    """NaN in one matrix of one row; a matrix of zeros stays zero."""
     flat = draw(SMALL, device=device)
     first, second = prod(SMALL[0]), prod(SMALL[1])
     flat[:, first : first + second] = 0

@@ -123,7 +123,6 @@ def test_deterministic(device):
 @pytest.mark.parametrize("window", [None, 7])
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 def test_agrees_with_fla(backend, window, device):
-    """An oracle that we did not write."""
     naive = pytest.importorskip("fla.ops.parallax.naive").naive_parallax
     tensors = draw(40, 16, heads=4, kv_heads=2, batch=1, device=device)
     ours = run(parallax_attention, tensors, window=window, scale=0.3, backend=backend)

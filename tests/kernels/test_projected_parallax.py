@@ -31,7 +31,6 @@ def inputs(length, width, heads, head_dim, device, batch=2, normed=False):
 
 
 def of(function, **given):
-    """`function` of x, a weight and gains."""
     return lambda x, weight, *gains: function(x, weight, gains=gains, eps=EPS, **given)
 
 
@@ -73,7 +72,6 @@ def test_against_the_formulas(device, length, width, heads, head_dim, rotate_rho
 
 
 def of_table(function):
-    """`function` applied to rows of a table of nine."""
     tokens = torch.randint(9, (2, 199), generator=torch.Generator().manual_seed(1))
 
     def looked_up(table, weight, *gains, length=199):

@@ -82,7 +82,6 @@ def among_others(function, **options):
 
 
 def with_more_values(inputs, per_key):
-    """The inputs with `per_key` value heads to each key head."""
     q, k, v, *gates = inputs
     return [q, k, torch.cat([v.roll(i, dims=1) for i in range(per_key)], dim=2), *gates]
 
@@ -107,7 +106,6 @@ def solved(q, k, relative=True, backend="triton"):
 
 
 def exact_probe(q, k, relative=True):
-    """Dense solves."""
     a, b = q.transpose(1, 2), k.transpose(1, 2)
     weights = (0.3 * a @ b.mT).exp().tril()
     total = weights.sum(-1, keepdim=True)

@@ -35,7 +35,6 @@ def attention(q, k, v, mask=None, **options):
 
 
 def check(shapes, options, dims, *, dtype=torch.float32, device="cpu"):
-    """Outputs and gradients of the replicas under vmap, against those of each alone."""
     torch.manual_seed(0)
     leaves = [torch.randn(shape, device=device, dtype=dtype).requires_grad_() for shape in shapes]
 

@@ -72,7 +72,6 @@ MORE_SHAPES = [(3, 63, 72, 16), (4, 64, 256, 16), (2, 127, 40, 32), (2, 500, 72,
 
 
 def check_triton(shape, dtype, tolerance, device) -> None:
-    """Against the loop on the same rounded inputs."""
     inputs = make_inputs(*shape, torch.float32, device)
     for position in (0, 1, 4, 5, 7):
         inputs[position] = inputs[position].to(dtype)

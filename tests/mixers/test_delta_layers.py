@@ -10,7 +10,6 @@ from mixerlab.mixers.kda import KimiDeltaAttention
 
 
 def layer_step_by_step(mixer, x):
-    """The layer written out, `x` `[T, d_model]`."""
     q, k, v = (convolved(mixer, name, x) for name in "qkv")
     q, k = of_length_one(q), of_length_one(k)
     beta = (2 if mixer.allow_neg_eigval else 1) * (x @ mixer.b_proj.weight.T).sigmoid()

@@ -82,7 +82,6 @@ def test_heads_of_queries_share_those_of_keys_and_values(name):
 
 
 def test_the_gate_scales_the_probe_of_each_head():
-    """The formula, with one gate a head behind the norm."""
     gated = mixer_of("parallax", WIDTH, rho_gate=True, zero_init_rho=False).double()
     plain = mixer_of("parallax", WIDTH).double()
     plain.load_state_dict({key: value for key, value in gated.state_dict().items() if key != "g_proj.weight"})

@@ -75,8 +75,6 @@ def test_token_by_token_is_forward_and_the_state_is_of_state_size(name, options)
 
 
 class NothingOnTheHost(TorchDispatchMode):
-    """Refuses operations whose result the host waits for."""
-
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         assert function._overloadpacket not in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero)
         return function(*args, **kwargs or {})
@@ -111,8 +109,6 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_forward_is(name, device):
 
 
 class Sum(SequenceMixer):
-    """Without a state of its own."""
-
     def forward(self, x):
         return x.cumsum(dim=1)
 

@@ -24,8 +24,6 @@ def built(*overrides):
 
 
 class Zeroed(Attention):
-    """Starts its output projection at zero."""
-
     def __init__(self, d_model):
         super().__init__(d_model)
         self.o_proj.weight.data.zero_()

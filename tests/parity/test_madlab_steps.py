@@ -55,7 +55,6 @@ def mixer_parameters(name, value):
 
 
 def configured(case):
-    """Config and task of mad-lab's recipe."""
     name, mixer = case.split(".")
     cfg = compose("experiment=madlab", f"mixer={mixer}", f"task={name}")
     return cfg, checked(cfg)[0]
@@ -71,7 +70,6 @@ def starting_values(case, cfg):
 
 
 def population_of(case, cfg, task):
-    """One replica, with mad-lab's initial values."""
     population = Population(lambda: Parts.of(cfg).build_model(task), (0,))
     named = starting_values(case, cfg)
     assert named.keys() == {slot.name for slot in population.layout.slots}

@@ -26,7 +26,6 @@ def victim(results):
 
 @pytest.fixture
 def reported(monkeypatch):
-    """What a report says of a folder, without figures."""
     monkeypatch.setattr(report, "report_figures", lambda *_: ())
     return lambda results: report.report([results], results / "report")
 
@@ -69,7 +68,6 @@ def test_the_metrics_of_another_run_cost_their_curve(results):
 
 
 def test_what_does_not_belong_is_named(results, reported):
-    """A copy of a run, and a folder whose name is in no encoding."""
     shutil.copytree(victim(results), results / "runs" / "copy")
     os.mkdir(strange := os.fsencode(results / "runs") + b"/\xff\x1b[1m")
     Path(os.fsdecode(strange), "record.json").write_text("{}")
@@ -98,7 +96,6 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 @pytest.mark.parametrize("number", [60, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("file", ["record.json", "config.yaml", "metrics.csv"])
 def test_no_mutation_of_a_file_is_read_as_something_else(results, file, number):
-    """Refused in one `Unreadable`, or read as what was written."""
     folder, draw = victim(results), random.Random(file)
     written = (folder / file).read_bytes()
     record, _ = read_run(results, folder.name)

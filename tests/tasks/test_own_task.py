@@ -118,7 +118,6 @@ broken: false
 
 @pytest.fixture
 def project(own):
-    """The options with which a command finds the task `echo`."""
     return own("task/echo", YAML)
 
 
@@ -181,8 +180,6 @@ def test_a_task_has_a_score_of_its_own_and_less_is_better(project, tmp_path):
 
 
 def test_the_plain_values_of_a_yaml_are_its_baseline(project):
-    """Also of one that has no changes."""
-
     def label(*overrides):
         task = compose("task=echo", *overrides, config_dir=project[1]).task
         return setting_name(task), build_task(task).seq_len

@@ -67,8 +67,6 @@ class Normed(SequenceMixer):
 
 
 class NormedAndDropped(SequenceMixer):
-    """All that a replica has for itself."""
-
     def __init__(self):
         super().__init__()
         self.parts = nn.Sequential(Normed(), Dropped(0.1), LikeFla())

@@ -46,8 +46,6 @@ class Plain(nn.Module):
 
 
 class Breaking(Plain):
-    """Cannot be compiled at a scale of 1."""
-
     def forward(self, x):
         if self.scale == 1.0:
             torch._dynamo.graph_break()
@@ -108,7 +106,6 @@ def step(population, vocab=VOCAB):
 
 
 def compiled_population(build, seeds=(0, 1)):
-    """A population whose mixers are compiled, and the lines that it reports."""
     population, lines = Population(build, seeds), []
     compile_mixers(population, True, dtype=torch.float32, report=lines.append)
     return population, lines
@@ -167,8 +164,6 @@ def test_it_is_said_which_mixer_has_no_kernel_for_its_sizes(monkeypatch):
 
 
 class PlainAttention(SequenceMixer):
-    """Two heads of 32, by PyTorch's own attention."""
-
     def __init__(self):
         super().__init__()
         self.qkv, self.out = nn.Linear(64, 192, bias=False), nn.Linear(64, 64, bias=False)

@@ -35,7 +35,6 @@ on_gpu = {"accelerator": "gpu", "precision": "bf16", "epochs": 5}
 
 @pytest.fixture
 def captured(monkeypatch):
-    """The names of the functions captured so far. The cache of the process starts empty."""
     names, begin = [], Captured.__init__
 
     def noted(self, function, *arguments):

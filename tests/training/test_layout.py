@@ -58,8 +58,6 @@ def test_who_optimises_decoder_and_head_may_be_chosen(grouping, changed):
 
 
 class Scaled(nn.Module):
-    """The model with a parameter and a buffer, whose initial values come from two functions of a size."""
-
     def __init__(self, scale=lambda size: torch.tensor(0.5), shift=torch.ones):
         super().__init__()
         self.model, self.scale = build_model(), nn.Parameter(torch.as_tensor(scale(VOCAB)))

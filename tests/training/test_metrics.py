@@ -14,7 +14,6 @@ REPLICAS, ROWS, LENGTH, VOCAB = 3, 6, 9, 11
 
 
 def random_batch(seed, rows=ROWS):
-    """Logits `[R, B, T, V]` and targets `[R, B, T]`; about half of them predicted right."""
     generator = torch.Generator().manual_seed(seed)
     shape = (REPLICAS, rows, LENGTH)
     targets = torch.randint(VOCAB, shape, generator=generator)

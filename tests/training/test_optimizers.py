@@ -30,8 +30,6 @@ class WithoutBfloat16(TorchFunctionMode):
 
 
 class Parts(nn.Module):
-    """One parameter of each kind: a tall and a wide hidden matrix, a table, a gain."""
-
     def __init__(self):
         super().__init__()
         self.tall = nn.Linear(12, 40, bias=False)
@@ -179,8 +177,6 @@ def test_all_parameters_may_decay_each_at_its_learning_rate():
 
 
 class Filter(nn.Module):
-    """A model whose mixer is a convolution, with a linear layer beside it."""
-
     def __init__(self):
         super().__init__()
         self.blocks = nn.ModuleList([nn.ModuleDict({"mixer": nn.Conv1d(6, 6, 4, groups=6)})])

@@ -14,8 +14,6 @@ REPLICAS = [(5e-3, 0), (1e-3, 0), (5e-3, 1)]
 
 @pytest.fixture
 def fits_up_to(monkeypatch):
-    """A function that makes every population of more than the given number of replicas run out of memory."""
-
     def limit(replicas):
         forward = Population.forward
 
@@ -39,7 +37,6 @@ class Kept(DummyLogger):
 
 
 def test_halves_give_the_results_of_the_whole(tmp_path, fits_up_to):
-    """Weights and logs too; what both halves note is noted once."""
     options = {"keep_weights": "both", "execution": "loop"}
     whole = fit(REPLICAS, tmp_path / "whole", **options)
     fits_up_to(1)

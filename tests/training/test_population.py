@@ -76,7 +76,6 @@ def test_a_task_that_scores_nothing_is_refused():
 
 
 def build_alike():
-    """The same initial values whatever the replica's seed."""
     torch.manual_seed(0)
     return build_model()
 
@@ -112,7 +111,6 @@ def test_a_diverged_replica_is_frozen_and_does_not_affect_the_others(tmp_path):
 
 
 def poisoned():
-    """`build_model`, but the model of seed 1 contains a NaN."""
     model = build_model()
     if torch.initial_seed() == 1:
         model.blocks[0].mlp.w1.weight.data[0, 0] = math.nan

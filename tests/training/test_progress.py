@@ -23,8 +23,6 @@ def test_the_bar_ends_with_the_last_epoch(tmp_path, monkeypatch):
 
 
 class Clock(Muon):
-    """A step takes a second, and nothing else takes time."""
-
     now = 0.0
 
     def step(self, closure=None):

@@ -71,7 +71,6 @@ def test_a_step_touches_only_listed_tensors(mixer, model, optimizer):
 
 @pytest.mark.parametrize("parts", [2, 3])
 def test_parts_of_a_batch_have_its_gradient(parts):
-    """Also where some have fewer targets, or none."""
     population = Population(lambda: language_model("attn"), [0, 1])
     optimizer = AdamW(population, [1e-3, 1e-2], WSD(), 10)
     tokens, rows = torch.randint(VOCAB, (20, LENGTH)), torch.randint(20, (2, 8))

@@ -18,7 +18,6 @@ TWO = [(5e-3, 0), (1e-3, 1)]
 
 
 def with_test_rows_of(length):
-    """Splits whose test rows have another length, with one more unscored position at the start."""
     inputs = np.random.default_rng(7).integers(0, VOCAB, (20, length))
     targets = (inputs + 1) % VOCAB
     targets[:, :3] = IGNORE_INDEX
@@ -56,7 +55,6 @@ def test_a_graph_scores_longer_rows_as_launched_steps_do(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_says_its_test_length_and_is_another_run(tmp_path):
-    """Training and validation do not see it."""
     ran(*ATTN, f"results_dir={tmp_path}")
     longer = ran(*ATTN, "task.test_seq_len=48", f"results_dir={tmp_path}")
     found = {"test_seq_len=48" in r["rows"][0]["setting"]: r["rows"] for r in records(tmp_path).values()}

@@ -52,7 +52,6 @@ def states(monkeypatch):
     ],
 )
 def test_the_weights_are_those_of_the_epochs_in_the_results(tmp_path, states, replicas, settings):
-    """And keeping them changes no number."""
     none, both = (fit(replicas, tmp_path / keep, **settings, keep_weights=keep) for keep in ("none", "both"))
     assert equal(none, both) and none.notes == both.notes == []
     assert none.weights == [{}] * len(replicas)

@@ -108,7 +108,6 @@ def trainer_config(**given):
 
 
 def checkpoint_of(replicas, folder, code=None, **config):
-    """Where a training of these replicas keeps its checkpoint."""
     return folder / checkpoint_name(replicas, code, trainer_config(**config))
 
 
