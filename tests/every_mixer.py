@@ -7,6 +7,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from mixerlab.kernels.common import dispatch
+from mixerlab.mixers.base import SequenceMixer
 
 CONF = Path(__file__).parents[1] / "conf"
 MIXERS = sorted(path.stem for path in (CONF / "mixer").glob("*.yaml") if path.stem != "hybrid")  # which has no class
@@ -38,3 +39,16 @@ def prefer_kernels(monkeypatch):
         if vars(module).get("resolve_backend") is here:
             monkeypatch.setattr(module, "resolve_backend", resolver(name))
     return asked
+
+
+class Cumulated(SequenceMixer):
+    """What a newcomer writes: no state of its own, so that its prefix grows, and nothing to measure."""
+
+    def __init__(self, d_model=1):
+        super().__init__()
+
+    def forward(self, x):
+        return x.cumsum(dim=1)
+
+    def state_size(self, seq_len):
+        return 1

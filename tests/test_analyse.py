@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import TINY, ran, records, refusal
+from every_mixer import Cumulated
 
 import mixerlab
 from mixerlab.analyse import analyse
-from mixerlab.mixers.base import AttentionParts, SequenceMixer
+from mixerlab.mixers.base import AttentionParts
 from mixerlab.records.files import run_folder
 from mixerlab.sweeps.figures.inside import QUANTILES, SCORES, by_layer, over_training, score_maps
 
@@ -185,17 +186,6 @@ def test_a_mixer_without_scores_has_measures_of_its_weights_and_no_figures(tmp_p
     assert [line[3].strip() for line in lines] == names and all(float(line[4]) >= 1 for line in lines)
 
 
-class Cumulated(SequenceMixer):
-    def __init__(self, d_model):
-        super().__init__()
-
-    def forward(self, x):
-        return x.cumsum(1)
-
-    def state_size(self, seq_len):
-        return 1
-
-
 class Flat(Cumulated):
     def attention_parts(self, x):
         return AttentionParts(*[x.unflatten(2, (2, -1)).transpose(1, 2)] * 3, 1.0)
@@ -203,10 +193,10 @@ class Flat(Cumulated):
 
 @pytest.mark.parametrize(
     ("mixer", "message"),
-    [("Cumulated", "there is nothing to measure"), ("Flat", "attention_parts: .* q \\[.* shapes")],
+    [(Cumulated, "there is nothing to measure"), (Flat, "attention_parts: .* q \\[.* shapes")],
 )
 def test_a_mixer_that_cannot_be_measured_is_refused(own, tmp_path, mixer, message):
-    options = own("mixer/mine", f"name: mine\n_target_: {__name__}.{mixer}\n")
+    options = own("mixer/mine", f"name: mine\n_target_: {mixer.__module__}.{mixer.__name__}\n")
     results = f"results_dir={tmp_path / 'results'}"
     ran("task=icr", "mixer=mine", *TINY, *KEPT, "optimizer.lr=0.01", results, *options)
     (folder,) = (tmp_path / "results" / "runs").iterdir()

@@ -3,11 +3,10 @@
 import pytest
 import torch
 from command_line import TINY, records
-from every_mixer import MIXERS
+from every_mixer import MIXERS, Cumulated
 
 import mixerlab
 from mixerlab.generate import TokenReader, generate, main
-from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.files import run_folder
 from mixerlab.training.capture import Graphs
 
@@ -43,14 +42,6 @@ def test_an_auto_encoder_is_refused(tmp_path):
         main([str(folder)])
 
 
-class Sum(SequenceMixer):
-    def forward(self, x):
-        return x.cumsum(dim=1)
-
-    def state_size(self, seq_len):
-        return 1
-
-
 def plain(model, rows):
     states, logits = model.init_state(*rows.shape), []
     for tokens in rows.split(1, dim=1):
@@ -83,7 +74,7 @@ def test_one_graph_reads_every_batch(monkeypatch):
 
 
 def test_a_state_that_grows_is_not_captured():
-    model = mixerlab.build_model("task=icr", "task.vocab_size=16", mixer=Sum()).eval()
+    model = mixerlab.build_model("task=icr", "task.vocab_size=16", mixer=Cumulated()).eval()
     rows = torch.randint(0, 16, (3, 9))
     reader = TokenReader(model, 3, 9)
     reader._capture(rows[:, :1])

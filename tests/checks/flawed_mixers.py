@@ -225,7 +225,7 @@ def population_of(make, seeds=(0, 1), vocabulary=VOCAB, width=WIDTH):
     return Population(lambda: LanguageModel(vocabulary, width, 2, make), seeds)
 
 
-def look_as_a_run(make, *, bf16=False, lengths=(LENGTH,), may_see_future=False, seeds=(0, 1)) -> OutputCheck:
+def as_a_run(make, *, bf16=False, lengths=(LENGTH,), may_see_future=False, seeds=(0, 1)) -> OutputCheck:
     """All that a run asks of a mixer before it trains."""
     check_construction(make)
     population = population_of(make, seeds)

@@ -18,14 +18,14 @@ def random_inputs(seed, batch=2, length=17, heads=2, dim=16, dtype=torch.float64
     return [x.to(device, dtype) for x in (q, k, v)] + [x.to(device, gates) for x in (log_decay, beta)]
 
 
-def value_and_gradients(function, inputs):
+def value_and_grads(function, inputs):
     """The output and the gradient of every input, for a fixed random weighting of the output."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     out = function(*leaves)
-    return out, torch.autograd.grad(out, leaves, output_weights(out))
+    return out, torch.autograd.grad(out, leaves, weights_of(out))
 
 
-def output_weights(out):
+def weights_of(out):
     """Random weights that are exact in every dtype, so that an oracle in another dtype gets the same."""
     weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return weights.bfloat16().to(out)
@@ -33,8 +33,8 @@ def output_weights(out):
 
 def check(function, oracle, inputs, tolerance):
     """Output and every gradient within `tolerance` of the oracle on the same float64 values."""
-    out, grads = value_and_gradients(function, inputs)
-    expected, expected_grads = value_and_gradients(oracle, [x.double() for x in inputs])
+    out, grads = value_and_grads(function, inputs)
+    expected, expected_grads = value_and_grads(oracle, [x.double() for x in inputs])
     names = ("output", "q", "k", "v", "log_decay", "beta", "ridge")[: 1 + len(inputs)]
     for name, got, want in zip(names, (out, *grads), (expected, *expected_grads), strict=True):
         got = got.double()
@@ -48,17 +48,17 @@ def check_replicas(function, replicas):
     """`vmap` over two replicas of the inputs equals one call for each, and operators are traced as they run."""
     stacked = [torch.stack(pair) for pair in zip(*replicas, strict=True)]
     with traced():
-        out, grads = value_and_gradients(torch.func.vmap(function), stacked)
+        out, grads = value_and_grads(torch.func.vmap(function), stacked)
     leaves = [[x.detach().clone().requires_grad_() for x in inputs] for inputs in replicas]
     single = torch.stack([function(*inputs) for inputs in leaves])
     torch.testing.assert_close(out, single, rtol=0, atol=0)
-    expected = torch.autograd.grad(single, [x for xs in leaves for x in xs], output_weights(out))
+    expected = torch.autograd.grad(single, [x for xs in leaves for x in xs], weights_of(out))
     for i, grad in enumerate(grads):
         pair = torch.stack((expected[i], expected[len(stacked) + i]))
         torch.testing.assert_close(grad, pair, rtol=1e-5, atol=1e-6)
 
 
-def blank_heavy_inputs(seed, **sizes):
+def blank_inputs(seed, **sizes):
     """70 % of the positions hold one key, long steps, slow decay: what a task with blanks looks like."""
     q, k, v, log_decay, beta = random_inputs(seed, **sizes)
     blank = torch.rand(k.shape[:3], generator=torch.Generator().manual_seed(seed))[..., None] < 0.7
@@ -66,15 +66,15 @@ def blank_heavy_inputs(seed, **sizes):
     return [q, k, v, 0.005 * log_decay, 0.5 + 0.5 * beta]
 
 
-def check_compiled_and_captured(function, inputs):
+def check_graphs(function, inputs):
     """The same output and gradients from one graph of torch.compile, and from replays of a CUDA graph."""
-    expected, expected_grads = value_and_gradients(function, inputs)
+    expected, expected_grads = value_and_grads(function, inputs)
     compiled = torch.compile(function, fullgraph=True)
-    out, grads = value_and_gradients(compiled, inputs)
+    out, grads = value_and_grads(compiled, inputs)
     torch.testing.assert_close((out, *grads), (expected, *expected_grads), rtol=0, atol=0)
 
     leaves = [torch.zeros_like(x).requires_grad_() for x in inputs]
-    weights = output_weights(expected)
+    weights = weights_of(expected)
     warm_up = torch.cuda.Stream()
     with torch.cuda.stream(warm_up):
         torch.autograd.grad(function(*leaves), leaves, weights)

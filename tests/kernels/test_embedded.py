@@ -41,13 +41,6 @@ def inputs(vocabulary, width, rows, device):
     return [tokens, *draw(*shapes, device=device)]
 
 
-def test_places_and_shapes(device):
-    tokens, (table,) = torch.tensor([[1, 0, 1], [2, 2, 0]], device=device), draw((3, 4), device=device)
-    x = Embedded(tokens, table)
-    assert x.shape == (2, 3, 4) and x[:, 1:].shape == (2, 2, 4)
-    assert torch.equal(x[:, 1:].look_up(), table[tokens[:, 1:]])
-
-
 # Triton's interpreter multiplies the bits of bfloat16 elements, not their values. 300 rows are not multiplied.
 @pytest.mark.parametrize(
     "backend, vocabulary", [("reference", 3), pytest.param("triton", 3, marks=pytest.mark.gpu), ("triton", 300)]

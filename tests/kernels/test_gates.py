@@ -67,8 +67,3 @@ def test_under_vmap(device):
         return gates(packed[..., :5], packed[..., 5:], bias, log_rate=rate, backend="triton")
 
     check_replicas(of_replica, draw((2, 2, 9, 8), (2, 13), device=device))
-
-
-def test_float64_stays_float64():
-    x = torch.randn(2, 3, 4, dtype=torch.float64)
-    assert [y.dtype for y in gates(x, x, x[0, 0], log_rate=x[0, 1])] == [torch.float64] * 2

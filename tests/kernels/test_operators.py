@@ -4,6 +4,7 @@ import pytest
 import torch
 from formulas import EPS
 from fused_cases import draw
+from test_population_step import for_moments, for_parameters
 from torch.utils._pytree import tree_map_only
 
 from mixerlab.kernels import fused
@@ -14,6 +15,7 @@ from mixerlab.kernels.local_linear import solved_probe
 from mixerlab.kernels.mesa import mesa
 from mixerlab.kernels.optimizer.join_columns import join_columns
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
+from mixerlab.kernels.optimizer.population_step import update_moments, update_parameters
 from mixerlab.kernels.parallax import parallax_attention
 from mixerlab.kernels.parallax.decode import parallax_decode
 from mixerlab.kernels.parallax.operator import parallax_short_forward
@@ -82,6 +84,7 @@ def without(arguments, position, wrong):
     return [*arguments[:position], wrong, *arguments[position + 1 :]]
 
 
+MOMENTS, MOVED = for_moments("cpu", 5), for_parameters("cpu", 5)
 TRITON = {"backend": "triton"}
 WRONG = [
     (fused.rms_norm, (X[0], zeros(4), EPS), {}, r"weight has shape \(4,\)"),
@@ -140,6 +143,10 @@ WRONG = [
     (join_columns, ([zeros(2, 3)], torch.float64), TRITON, "gives float32, not torch.float64"),
     (join_columns, ([zeros(2, 3, dtype=torch.float16)],), TRITON, "not torch.float16"),
     (orthogonalise, (zeros(2, 46), ((5, 9),)), {}, r"float32 \[R, 45\]"),
+    (update_moments, (), MOMENTS | {"steps_taken": zeros(1)}, r"steps_taken is .*\[1\]"),
+    (update_moments, (), MOMENTS | {"matrices": 5001}, "matrices=5001 must be from 0 to 5000"),
+    (update_parameters, (), MOVED | {"polar": zeros(5, 3).mT}, "polar is torch.float32 .* with strides"),
+    (update_parameters, (), MOVED | {"schedule": zeros(4, 0)}, r"schedule.shape\[1\]=0 must be from 1"),
     (orthogonalise, (zeros(1, 130**2), ((130, 130),)), TRITON, "at most 128, not 130"),
 ]
 

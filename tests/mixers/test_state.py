@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from every_mixer import MIXERS, mixer_of
+from every_mixer import MIXERS, Cumulated, mixer_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixerlab.checks.contract import without_zeros
-from mixerlab.mixers.base import SequenceMixer
 from mixerlab.mixers.projected import ProjectedMixer
 
 WIDTH, LENGTH = 32, 21
@@ -108,11 +107,6 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_forward_is(name, device):
     assert (stepped.float() - exact).norm() / exact.norm() < 2 * off
 
 
-class Sum(SequenceMixer):
-    def forward(self, x):
-        return x.cumsum(dim=1)
-
-
 class Doubled(ProjectedMixer):
     """With a `forward` of its own around the product and `mix`."""
 
@@ -129,7 +123,7 @@ class Doubled(ProjectedMixer):
         return 2 * super().forward(x)
 
 
-@pytest.mark.parametrize("make", [Sum, Doubled])
+@pytest.mark.parametrize("make", [Cumulated, Doubled])
 def test_a_mixer_without_a_state_computes_the_prefix_again(make):
     mixer, x = make(), torch.randn(2, 9, WIDTH)
     for lengths in ((), (0, 1), (4,)):
