@@ -113,9 +113,8 @@ LATE = {"torch", "torch._dynamo", "lightning", "pandas", "matplotlib"}
 
 def imported_by(code):
     """Of LATE, what is in `sys.modules` when `code` ends or exits."""
-    done = run_python(
-        f"import atexit, sys\natexit.register(lambda: print('GOT', *({LATE!r} & set(sys.modules))))\n{code}"
-    )
+    at_exit = f"atexit.register(lambda: print('GOT', *({LATE!r} & set(sys.modules))))"
+    done = run_python(f"import atexit, sys\n{at_exit}\n{code}")
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rpartition("GOT")[2].split())
 

@@ -1,13 +1,12 @@
 """A user's own yamls and classes: what a run, a sweep, `mixerlab check` and Python take and refuse of them."""
 
 import re
-import subprocess
-import sys
 
 import pytest
-from command_line import ROOT, TINY, ran, refusal
+from command_line import TINY, ran, refusal
 from every_mixer import CONF
 from omegaconf import OmegaConf
+from test_imports import run_python
 
 import mixerlab
 from mixerlab.checks.command import main as check
@@ -218,15 +217,9 @@ def test_settings_may_have_names_that_need_quotes(own, tmp_path):
 @pytest.mark.slow
 def test_a_config_from_a_file_runs_with_the_classes_of_a_folder(mine, tmp_path):
     """In a process that has not composed it."""
-    conf = mine("Defaults")[1]
+    conf, saved = mine("Defaults")[1], tmp_path / "config.yaml"
     options = ["mixer=mine", "task=icr", *TINY, f"results_dir={tmp_path / 'results'}"]
-    saved = tmp_path / "config.yaml"
     saved.write_text(OmegaConf.to_yaml(mixerlab.compose(*options, config_dir=conf)))
-    script = """
-import sys, mixerlab
-from omegaconf import OmegaConf
-print(mixerlab.run(config=OmegaConf.load(sys.argv[1]), config_dir=sys.argv[2]).status)
-"""
-    command = [sys.executable, "-c", script, str(saved), conf]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "src")
+    run = f"mixerlab.run(config=OmegaConf.load({str(saved)!r}), config_dir={conf!r})"
+    done = run_python(f"import mixerlab\nfrom omegaconf import OmegaConf\nprint({run}.status)")
     assert done.stdout.splitlines()[-1:] == ["finished"], done.stderr

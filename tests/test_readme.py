@@ -65,9 +65,8 @@ def test_the_new_mixer_keeps_the_contract(project, capsys):
 @pytest.mark.parametrize(("optimizer", "schedule"), [("signum", "halved"), ("own_lion", "wsd")])
 def test_the_new_optimizers_and_schedule_train(project, optimizer, schedule):
     record, _ = run_in(project, "mixer=attn", "task=icr", f"optimizer={optimizer}", f"schedule={schedule}")
-    assert {(row["optimizer"], row["schedule"], row["status"]) for row in record["rows"]} == {
-        (optimizer, schedule, "finished")
-    }
+    told = {(row["optimizer"], row["schedule"], row["status"]) for row in record["rows"]}
+    assert told == {(optimizer, schedule, "finished")}
 
 
 @pytest.mark.slow

@@ -94,11 +94,8 @@ def test_rows_of_a_model():
     gate = mixer.g_proj(x).sigmoid()[:, 1:]
     assert of[1, "gate"]["mean"] == pytest.approx(gate.mean().item())
     assert of[1, "gate"]["q95"] == pytest.approx(gate.flatten().quantile(0.95).item())
-    assert of[1, "norm W_R"] == {
-        "layer": 1,
-        "measure": "norm W_R",
-        "mean": pytest.approx(mixer.r_proj.weight.norm().item()),
-    }
+    norm = pytest.approx(mixer.r_proj.weight.norm().item())
+    assert of[1, "norm W_R"] == {"layer": 1, "measure": "norm W_R", "mean": norm}
     k_heads = mixer.k_proj.weight.unflatten(0, (2, 4))
     r_heads = mixer.r_proj.weight.unflatten(0, (4, 4))
     ranks = [measures.stable_rank(r_heads[head].T @ k_heads[head // 2]) for head in range(4)]
