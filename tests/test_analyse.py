@@ -141,9 +141,9 @@ def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
-        ([("attn", ""), ("parallax", "a"), ("parallax", "b")], ["attn", "parallax, a", "parallax, b", "parallax, p"]),
+        (["attn", "parallax a", "parallax b"], ["attn", "parallax, a", "parallax, b", "parallax, p"]),
         (
-            [(mixer, variant) for mixer in ("attn", "parallax", "lla") for variant in "ab"],
+            ["attn a", "attn b", "parallax a", "parallax b", "lla a", "lla b"],
             ["a", "b", "attn", "parallax", "parallax, lla, p", "lla"],
         ),
     ],
@@ -152,7 +152,7 @@ def test_the_legend_tells_mixers_once(runs, expected):
     """By lines only where colours are those of variants that several mixers have."""
     rows = [
         ROW | {"mixer": mixer, "variant": variant, "measure": measure}
-        for mixer, variant in runs
+        for mixer, _, variant in (run.partition(" ") for run in runs)
         for measure in ("sink p", *(("cor", "sink s") if mixer != "attn" else ()))
     ]
     (legend,) = by_layer(pd.DataFrame(rows), SCORES, "title").legends

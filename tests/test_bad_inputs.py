@@ -46,6 +46,7 @@ REFUSED = {
     f"{SEARCH} task.setting=* {LR}": ("one setting of a task",),
     f"{SEARCH} seed=0,1,2": ("seed=[0,1]",),
     f"{SEARCH} mixer=attn,mamba mixer.num_hed=1,2": ("unknown key mixer.num_hed",),
+    "-m trainer.epochs=1,abc": ("must be a whole number",),
     "-m results_dir=here,there": ("a sweep has one folder",),
 }
 UNFIT = {

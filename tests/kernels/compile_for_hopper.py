@@ -6,6 +6,7 @@ whose kernels were compiled.
 """
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,23 +30,13 @@ BF16 = torch.bfloat16
 SHARED_MEMORY = 227 * 1024  # bytes that a program may have
 
 
-class Hopper:
-    """What Triton asks the driver of a GPU in order to compile."""
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device=0):
-        return 0
-
-    def get_active_torch_device(self):
-        return torch.device("cpu")
-
-    def get_device_interface(self):
-        return torch.cuda
+HOPPER = SimpleNamespace(  # what Triton asks the driver of a GPU in order to compile
+    get_current_target=lambda: GPUTarget("cuda", 90, 32),
+    get_current_device=lambda: 0,
+    get_current_stream=lambda device=0: 0,
+    get_active_torch_device=lambda: torch.device("cpu"),
+    get_device_interface=lambda: torch.cuda,
+)
 
 
 def differentiate(operator, *shapes, dtype=BF16, **given) -> None:
@@ -127,7 +118,7 @@ def main() -> None:
 
     triton.knobs.compilation.listener = compiled
     dispatch.runs_triton = lambda device: True  # the CPU that is here would be refused
-    driver.set_active(Hopper())
+    driver.set_active(HOPPER)
     with compiling_ahead():
         for run in (run_attention, run_models, run_others, run_optimizer):
             run()

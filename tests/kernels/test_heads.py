@@ -143,11 +143,8 @@ def test_strided_inputs_and_gradients(device, parts):
 
         return results
 
-    check_close(
-        strided(lambda x, gains: split_heads(x, parts, frequency, gains, EPS, backend="triton")[: len(parts)]),
-        strided(lambda x, gains: plain(x, parts, frequency, gains)),
-        inputs,
-    )
+    ours = strided(lambda x, gains: split_heads(x, parts, frequency, gains, EPS, backend="triton")[: len(parts)])
+    check_close(ours, strided(lambda x, gains: plain(x, parts, frequency, gains)), inputs)
 
 
 def test_a_unit_norm_of_zeros_is_zero(device):
@@ -166,9 +163,7 @@ def test_under_vmap(device, parts):
         return split_heads(packed[:, ::2], parts, frequency, gains, EPS, backend="triton")
 
     inputs = draw((2, 2, 9, columns_of(parts) + PADDING), (2, 61), device=device)
-    check_replicas(
-        of_replica if parts is NORMED else partial(of_replica, parameters=()), inputs[: 1 + (parts is NORMED)]
-    )
+    check_replicas(*((of_replica, inputs) if parts is NORMED else (partial(of_replica, parameters=()), inputs[:1])))
 
 
 @each_backend

@@ -73,10 +73,8 @@ def test_at_size(device, shape):
     check(run(mamba_block, inputs), run(parts, inputs), 4e-3)
 
 
-def stacked_inputs(device):
-    return [torch.stack(t) for t in zip(*(make_inputs(2, 5, 3, 4, 2, 4, device, s) for s in range(2)), strict=True)]
-
-
 @pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.slow)])
 def test_replicas_under_vmap_equal_single_ones(device, backend):
-    check_replicas(lambda *a: mamba_block(*a, backend=backend), stacked_inputs(device), tolerance=1e-5)
+    replicas = (make_inputs(2, 5, 3, 4, 2, 4, device, seed) for seed in range(2))
+    stacked = [torch.stack(tensors) for tensors in zip(*replicas, strict=True)]
+    check_replicas(lambda *a: mamba_block(*a, backend=backend), stacked, tolerance=1e-5)

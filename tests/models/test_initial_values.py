@@ -14,10 +14,6 @@ from mixerlab.mixers.base import keep_initial_values
 from mixerlab.models.initial_values import initialise, overwritten
 
 
-def initial_value_warnings(cfg, autoencode):
-    return Parts.of(cfg).initial_value_warnings(autoencode)
-
-
 def built(*overrides):
     torch.manual_seed(0)
     return mixerlab.build_model(*overrides)
@@ -90,12 +86,12 @@ def test_a_parametrized_weight_keeps_its_values_if_it_is_marked(keeps):
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_our_mixers_keep_what_they_start_on_purpose(mixer):
     for autoencode in (False, True):
-        assert not initial_value_warnings(mixerlab.compose(f"mixer={mixer}"), autoencode)
+        assert not Parts.of(mixerlab.compose(f"mixer={mixer}")).initial_value_warnings(autoencode)
 
 
 def test_each_mixer_of_a_hybrid_is_named_once(config_dir):
     cfg = mixerlab.compose("mixer=hybrid", "mixer.layers=[zeroed,attn,zeroed]", config_dir=config_dir)
-    (warning,) = initial_value_warnings(cfg, autoencode=False)
+    (warning,) = Parts.of(cfg).initial_value_warnings(autoencode=False)
     assert warning.startswith("mixer=zeroed sets initial values of o_proj.weight, and the model overwrites them")
     assert "keep_initial_values" in warning
 

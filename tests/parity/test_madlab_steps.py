@@ -35,23 +35,18 @@ def ours(values, layers):
         for name in ("w1", "w2", "w3"):
             named[f"{to}mlp.{name}.weight"] = values[f"{mlp}.1.{name}.weight"]
         for name, value in values.items():
-            if name.startswith(f"{mixer}.1."):
-                named |= {
-                    f"{to}mixer.{key}": part for key, part in mixer_parameters(name.removeprefix(f"{mixer}.1."), value)
-                }
+            if name.startswith(f"{mixer}.1.Wqkv"):
+                kind = name.rpartition(".")[2]
+                parts = zip("qkv", np.split(value, 3), strict=True)
+                named |= {f"{to}mixer.{letter}_proj.{kind}": part for letter, part in parts}
+            elif name.startswith(f"{mixer}.1."):
+                named[f"{to}mixer." + name.removeprefix(f"{mixer}.1.").replace("conv1d", "conv")] = value
     for layer in range(2 if body == "encoder" else 0):
         named[f"decoder.{layer}.norm.weight"] = values[f"decoder.{3 * layer}.weight"]
         for kind in ("weight", "bias"):
             named[f"decoder.{layer}.linear.{kind}"] = values[f"decoder.{3 * layer + 1}.{kind}"]
     named["norm.weight"] = values["unembed.0.weight"]
     return named | {f"head.{kind}": values[f"unembed.1.{kind}"] for kind in ("weight", "bias")}
-
-
-def mixer_parameters(name, value):
-    kind = name.rpartition(".")[2]
-    if name.startswith("Wqkv"):
-        return zip((f"{letter}_proj.{kind}" for letter in "qkv"), np.split(value, 3), strict=True)
-    return [(name.replace("conv1d", "conv"), value)]
 
 
 def configured(case):

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
+from test_population import FAST, SLOW, WILD
 from tiny_training import build_model, equal, fit, interrupted, splits
 
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.population import Population
 from mixerlab.training.weights import KeptWeights, model_state
 
-# Each leaves the population at another epoch: the first diverges, the last becomes perfect.
-WILD, SLOW, FAST = (1e30, 1), (1e-5, 0), (2e-2, 0)
 STOPPING = {"data": splits(), "epochs": 7, "stop_when_perfect": True}
 
 
