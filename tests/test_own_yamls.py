@@ -130,8 +130,7 @@ def test_a_class_that_the_yaml_does_not_fit(mine, name, parts):
     message = refusal(*options, "mixer=mine", *DRY)
     with pytest.raises(ValueError) as caught:
         check(["mine", *options])
-    for part in parts:
-        assert part in message and part in str(caught.value)
+    assert all(part in message and part in str(caught.value) for part in parts), message
 
 
 def test_an_argument_that_the_yaml_lacks_can_be_added_for_a_run_and_for_check(mine):

@@ -48,8 +48,8 @@ def of_nothing(x, *parameters):
     return plain_norm_linear(x, None, *parameters)
 
 
-def plain_linear(x, weight):
-    return x @ weight.T
+def plain_linear(x, weight, bias=0):
+    return x @ weight.T + bias
 
 
 def plain_embedding(tokens, weight):
@@ -100,6 +100,7 @@ OPERATORS = {  # with the formula, the shapes of the inputs, and the sizes that 
     "norm_linear": (at_eps(fused.norm_linear), plain_norm_linear, norm_linear_shapes, HEADS),
     "norm_linear of nothing": (norm_linear_of_nothing, of_nothing, lambda *s: norm_linear_shapes(*s)[1:], HEADS[1:3]),
     "linear": (fused.linear, plain_linear, linear_shapes, LINEAR),
+    "linear with a bias": (fused.linear, plain_linear, lambda *s: (*linear_shapes(*s), s[1:2]), LINEAR[:3]),
     "short_convolution": (short_convolution, convolution, convolution_shapes, CONVOLUTION),
 }
 
@@ -190,6 +191,11 @@ def mlp_of_parameters(x, parameters):
     return fused.swiglu_mlp(x[..., ::2], gate_up.unflatten(0, (40, 24)), down.unflatten(0, (24, 20)), backend="triton")
 
 
+def gates_of_parameters(packed, parameters):
+    rate, bias = parameters[1:6], parameters[7:12]
+    return fused.gates(packed[..., :5], packed[..., 5:], bias, log_rate=rate, backend="triton")
+
+
 def second_half_convolved(x, weight, bias):
     return short_convolution(x.chunk(2, dim=-1)[1], weight, bias, backend="triton")
 
@@ -212,6 +218,8 @@ X = (3, 2, 9, 16)
         (norm_linear_of_parameters, (X, (3, 2, 9, 8), (3, 80))),
         (lambda x, parameters: norm_linear_of_parameters(x, None, parameters), (X, (3, 80))),
         (mlp_of_parameters, ((3, 2, 35, 48), (3, 1 + 3 * 20 * 24))),
+        (lambda *a: fused.linear(*a, backend="triton"), ((3, 2, 70, 24), (3, 17, 24), (3, 17))),
+        (gates_of_parameters, ((2, 2, 9, 8), (2, 13))),
         (second_half_convolved, ((2, 2, 9, 6), (2, 3, 4), (2, 3))),
     ],
 )

@@ -49,18 +49,6 @@ def test_linear_under_vmap(device):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_linear_with_a_bias(device, backend):
-    inputs = draw((3, 2, 70, 24), (3, 17, 24), (3, 17), device=device)
-
-    def with_bias(x, weight, bias):
-        return linear(x, weight, bias, backend=backend)
-
-    expected = run(lambda x, weight, bias: x @ weight.mT + bias, double([t[0] for t in inputs]))
-    check(run(with_bias, [t[0] for t in inputs]), expected)
-    check_replicas(with_bias, inputs)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_linear_follows_autocast(device, backend):
     """As F.linear: a bfloat16 result, gradients in the dtypes of the inputs. Few rows: nothing is split."""
     given = draw((5, 8), (16, 8), device=device)

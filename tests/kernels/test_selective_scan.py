@@ -1,5 +1,7 @@
 """The selective scan against a float64 loop over time steps, written from the recurrence."""
 
+from functools import partial
+
 import pytest
 import torch
 from fused_cases import check, check_close, check_replicas, double, run
@@ -61,8 +63,7 @@ def test_reference_in_float32(state):
     check(run(selective_scan, [t.float() for t in inputs]), run(loop, inputs), 3e-6)
 
 
-def triton(*args) -> Tensor:
-    return selective_scan(*args, backend="triton")
+triton = partial(selective_scan, backend="triton")
 
 
 # (batch, T, channels, N). A tile is 4 steps (backward 2) of up to 32 channels; the last ones: odd and large states.

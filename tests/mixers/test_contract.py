@@ -8,14 +8,15 @@ from every_mixer import MIXERS, mixer_of
 from torch import nn
 
 from mixerlab.benchmarks.third_party import Published
-from mixerlab.checks.contract import LENGTH, WIDTH, check_everything, check_mixer, check_replicas, without_zeros
+from mixerlab.checks.contract import LENGTH, WIDTH, check_everything, check_mixer, without_zeros
 from mixerlab.mixers.wrapped import Wrapped
 
-every_mixer = pytest.mark.parametrize("name", MIXERS)
 
-
-@every_mixer
-def test_contract(name, caplog):
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+@pytest.mark.parametrize("name", MIXERS)
+def test_contract(name, seed, caplog):
+    """Whatever is drawn: the norm of mesa's heads makes much of the last bits where a query and a key nearly cancel."""
+    torch.manual_seed(seed)
     check_everything(lambda: mixer_of(name, WIDTH))
     assert not caplog.messages
 
@@ -71,16 +72,6 @@ def test_refuses_with_the_key_and_the_value(name, overrides, message):
     with pytest.raises(Exception, match=message) as caught:  # Hydra wraps what the constructor raises
         mixer_of(name, WIDTH, **overrides)
     assert isinstance(caught.value.__cause__, ValueError)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MIXERS)
-def test_rounding_to_bfloat16_is_no_wrong_gradient(name, caplog):
-    """Whatever is drawn: the norm of mesa's heads makes much of the last bits where a query and a key nearly cancel."""
-    for seed in range(1, 5):  # `test_contract` draws from 0
-        torch.manual_seed(seed)
-        check_replicas(lambda: without_zeros(mixer_of(name, WIDTH)))
-    assert not caplog.messages
 
 
 @pytest.mark.slow

@@ -75,11 +75,10 @@ def test_a_batch_without_a_target_has_accuracy_0():
 
 
 def history(*accuracies, loss=1.0):
-    for_split = {"loss": [loss], "perplexity": [math.exp(loss) if loss < 700 else math.inf]}
-    epochs = []
+    epochs, perplexity = [], math.exp(loss) if loss < 700 else math.inf
     for number, value in enumerate(accuracies):
-        measured = for_split | {"accuracy": [value], "token_accuracy": [value]}
-        scores = {f"{split}_{key}": values for split in ("val", "test") for key, values in measured.items()}
+        measured = {"loss": loss, "perplexity": perplexity, "accuracy": value, "token_accuracy": value}
+        scores = {f"{split}_{key}": [values] for split in ("val", "test") for key, values in measured.items()}
         state = {"epoch": number, "steps": [7 * (number + 1)], "active": [True], "diverged": [False]}
         epochs.append(scores | state | {"train_loss": [loss]})
     return epochs

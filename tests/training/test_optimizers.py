@@ -59,13 +59,11 @@ def gradients_for(replicas, scales=None):
     generator = torch.Generator().manual_seed(0)
     shapes = {name: parameter.shape for name, parameter in Parts().named_parameters()}
     scales = torch.ones(STEPS, replicas) if scales is None else scales
-    return [
-        {
-            name: torch.stack([torch.randn(shape, generator=generator) * scale for scale in scales[step]])
-            for name, shape in shapes.items()
-        }
-        for step in range(STEPS)
-    ]
+
+    def drawn(shape, step):
+        return torch.stack([torch.randn(shape, generator=generator) * scale for scale in scales[step]])
+
+    return [{name: drawn(shape, step) for name, shape in shapes.items()} for step in range(STEPS)]
 
 
 def torchs(make, start, gradients, name, replica, clip=math.inf):
