@@ -1,9 +1,7 @@
-"""What the tests of recurrences share: inputs, the comparison with an oracle, and the loop of the selective scan."""
+"""What the tests of recurrences share: inputs, and the comparison with an oracle."""
 
 import torch
-import torch.nn.functional as F
 from fused_cases import traced
-from torch import Tensor
 
 
 def random_inputs(seed, batch=2, length=17, heads=2, dim=16, dtype=torch.float64, device="cpu"):
@@ -88,14 +86,3 @@ def check_graphs(function, inputs):
             leaf.copy_(x)
     graph.replay()
     torch.testing.assert_close((out, *grads), (expected, *expected_grads), rtol=0, atol=0)
-
-
-def selective_loop(u, delta, delta_bias, A, B, C, D, z) -> Tensor:
-    """The recurrence one step at a time; autograd gives the gradients."""
-    step = F.softplus(delta + delta_bias)
-    h = torch.zeros(u.shape[0], *A.shape, dtype=u.dtype, device=u.device)
-    outputs = []
-    for t in range(u.shape[1]):
-        h = torch.exp(step[:, t, :, None] * A) * h + (step * u)[:, t, :, None] * B[:, t, None, :]
-        outputs.append((h * C[:, t, None, :]).sum(-1) + D * u[:, t])
-    return torch.stack(outputs, dim=1) * F.silu(z)

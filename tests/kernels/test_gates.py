@@ -59,3 +59,8 @@ def test_gradients(device, channels, names, backend, monkeypatch):
     packed, *parameters = inputs
     rounded = [packed.bfloat16(), *parameters]
     check_close(of_columns(gates, backend=backend), of_columns(formula), rounded, 2 * BFLOAT16)
+
+
+def test_float64_stays_float64():
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+    assert [y.dtype for y in gates(x, x, x[0, 0], log_rate=x[0, 1])] == [torch.float64] * 2

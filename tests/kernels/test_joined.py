@@ -24,6 +24,12 @@ def test_joins_and_casts(device, backend, most, monkeypatch):
     assert joined.dtype == torch.float32 and torch.equal(joined, torch.stack(expected))
 
 
+def test_columns_may_have_any_dtype():
+    parts = [torch.randn(3, 4).double(), torch.randn(3, 2)]
+    joined = join_columns(parts, torch.float64)
+    assert joined.dtype == torch.float64 and torch.equal(joined[:, :4], parts[0])
+
+
 def test_neighbours_are_joined_without_a_copy():
     parameters = torch.randn(3, 100)
     a, b = parameters[:, 4:24].unflatten(1, (5, 4)), parameters[:, 24:36].unflatten(1, (3, 4))

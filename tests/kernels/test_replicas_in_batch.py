@@ -93,6 +93,21 @@ def test_bool_masks_and_autocast():
     assert torch.equal(got, alone) and got.dtype == BF16 and len(calls) == 1 + REPLICAS
 
 
+def test_multi_head_attention():
+    modules = [nn.MultiheadAttention(16, 4, batch_first=True) for _ in range(REPLICAS)]
+    parameters, _ = torch.func.stack_module_state(modules)
+    x = torch.randn(REPLICAS, 2, 8, 16)
+
+    def one_replica(parameters, x):
+        return torch.func.functional_call(modules[0], parameters, (x, x, x), {"need_weights": False})[0]
+
+    with replicas_in_batch(), folded_calls() as calls:
+        got = vmap(one_replica)(parameters, x)
+    alone = torch.stack([module(y, y, y, need_weights=False)[0] for module, y in zip(modules, x, strict=True)])
+    torch.testing.assert_close(got, alone)
+    assert len(calls) == 1
+
+
 class PlainMixer(SequenceMixer):
     def __init__(self):
         super().__init__()
