@@ -113,7 +113,7 @@ def probe_inputs(seed, length, dim=16, dtype=F32, device="cpu"):
     return [torch.randn(1, length, 2, dim, generator=rng).to(device, dtype) for _ in range(2)]
 
 
-LENGTHS = [(1, 64), (63, 64), (64, 64), (65, 64), (70, 16)]
+LENGTHS = [(1, 64), (63, 64), (64, 64), (65, 64), (70, 16), (23, 8)]
 
 
 @pytest.mark.parametrize(("length", "chunk_size"), LENGTHS)
