@@ -25,7 +25,6 @@ def folder_of(results):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of a finished run that has kept all weights."""
     results = tmp_path_factory.mktemp("trained")
     mixerlab.run(*ATTN, RATES, "trainer.keep_weights=both", "trainer.accelerator=cpu", f"results_dir={results}")
     return folder_of(results)

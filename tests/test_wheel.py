@@ -95,8 +95,6 @@ def environment(wheel, tmp_path_factory):
 
 @pytest.fixture
 def execute(environment, tmp_path):
-    """Runs a program of the environment in an empty folder; returns its standard output."""
-
     def execute(program, *arguments, **options):
         env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "TRITON_INTERPRET")}
         command = [str(environment / program), *map(str, arguments)]

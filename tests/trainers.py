@@ -12,7 +12,6 @@ class FakeCell:
 
 
 def cell(what: str, folder: Path | str = "", **more) -> FakeCell:
-    """A cell whose training does `what`."""
     return FakeCell(cfg={"what": what, "folder": str(folder), **more}, run_id=what)
 
 

@@ -28,7 +28,6 @@ def exact_delta_rule(q, k, v, log_decay, beta, scale=None):
 
 
 def exact_mesa(q, k, v, log_decay, beta, ridge):
-    """A dense solve at every position."""
     key_state, value_state, rows = 0.0, 0.0, []
     for t in range(k.shape[1]):
         decay, weighted = log_decay[:, t, :, None, None].exp(), (beta[:, t, :, None] * k[:, t])[..., None, :]
@@ -79,7 +78,6 @@ def with_more_values(inputs, per_key):
 
 
 def kimi_inputs(seed, strongest=3.0, make=random_inputs, **sizes):
-    """Each channel decays by itself, from not at all to at once."""
     q, k, v, _, beta = make(seed, **sizes)
     log_decay = -strongest * torch.rand(k.shape, generator=torch.Generator().manual_seed(seed), dtype=beta.dtype) ** 3
     return [q, k, v, log_decay.to(q.device), 2 * beta]

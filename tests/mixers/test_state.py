@@ -107,9 +107,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_forward_is(name, device):
     assert (stepped.float() - exact).norm() / exact.norm() < 2 * off
 
 
-class Doubled(ProjectedMixer):
-    """With a `forward` of its own around the product and `mix`."""
-
+class Scaled(ProjectedMixer):
     input_projections = ("i_proj",)
 
     def __init__(self):
@@ -119,11 +117,13 @@ class Doubled(ProjectedMixer):
     def mix(self, projected):
         return projected.cumsum(dim=1)
 
+
+class Doubled(Scaled):
     def forward(self, x):
         return 2 * super().forward(x)
 
 
-@pytest.mark.parametrize("make", [Cumulated, Doubled])
+@pytest.mark.parametrize("make", [Cumulated, Scaled, Doubled])
 def test_a_mixer_without_a_state_computes_the_prefix_again(make):
     mixer, x = make(), torch.randn(2, 9, WIDTH)
     for lengths in ((), (0, 1), (4,)):

@@ -20,8 +20,6 @@ MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 
 
 class Average(SequenceMixer):
-    """The mean of all inputs so far: what a newcomer writes, with nothing but `forward`."""
-
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(WIDTH))

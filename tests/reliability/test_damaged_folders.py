@@ -14,7 +14,6 @@ from mixerlab.sweeps.report import report
 
 @pytest.fixture
 def results(tmp_path):
-    """Two cells: gdn's, which stays as it is, and attn's."""
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5], mixer="gdn")
     fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer="attn")
     return tmp_path

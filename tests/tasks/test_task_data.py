@@ -21,7 +21,6 @@ def task():
 
 @pytest.fixture
 def dataset(task, tmp_path):
-    """A folder for `task.data_dir` as mad-lab writes it: train and test of `task`, no val."""
     for split in ("train", "test"):
         save_split(make_split(task, split), tmp_path / dataset_folder(task), split)
     return tmp_path

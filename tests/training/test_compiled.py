@@ -31,8 +31,6 @@ def test_what_a_gpu_runs_of_a_mixer_compiles_under_vmap(monkeypatch, name):
 
 
 class Plain(nn.Module):
-    """The cheapest mixer that has a buffer and a setting."""
-
     def __init__(self, scale=1.0):
         super().__init__()
         self.proj, self.scale = nn.Linear(WIDTH, WIDTH), scale
@@ -95,7 +93,6 @@ def backend(monkeypatch):
 
 
 def step(population, vocab=VOCAB):
-    """Loss and gradient of one batch, and its loss in scoring."""
     tokens = torch.randint(vocab, (len(population), 3, 7), generator=torch.Generator().manual_seed(0))
     population.model.train()
     loss = population(tokens).square().mean()

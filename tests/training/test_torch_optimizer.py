@@ -81,6 +81,13 @@ def test_a_resumed_run_has_the_same_bits_and_a_frozen_replica_leaves(tmp_path):
     assert [results["status"] for results in unbroken.replicas] == ["finished", "diverged", "finished"]
     resumed, _ = interrupted(replicas, tmp_path / "broken", 18, **settings)
     assert resumed.resumed_after_s > 0 and equal(resumed, unbroken)
+    with pytest.raises(OSError, match="power failure"):
+        fit(replicas, tmp_path / "failed", **settings | {"options": {"all": Fails}})
+
+
+class Fails(torch.optim.SGD):
+    def step(self, closure=None):
+        raise OSError("power failure")
 
 
 class Averages(torch.optim.SGD):
