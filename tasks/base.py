@@ -123,6 +123,9 @@ class Task(ABC):
         Args:
             means: over batches: `accuracy` (macro), `token_accuracy`, `loss` (nats for a scored token), `perplexity`;
                 each a float32 tensor `[R]` of R replicas.
+
+        Returns:
+            A tensor like them, finite where the loss is; the run fails otherwise.
         """
         return means[self.score.name]
 

@@ -66,8 +66,20 @@ def run_py(*arguments: str, draws: bool = False) -> Outcome:
     return Outcome(code or 0, out.getvalue(), err.getvalue())
 
 
+def ran(*arguments: str, **options: bool) -> Outcome:
+    outcome = run_py(*arguments, **options)
+    assert outcome.code == 0, outcome.err
+    return outcome
+
+
+def refusal(*arguments: str) -> str:
+    """The one line with which a command is refused."""
+    outcome = run_py(*arguments)
+    assert outcome.code == 1 and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1, outcome.err
+    return outcome.err
+
+
 def start_run_py(*arguments: str) -> subprocess.Popen:
-    """Starts `python run.py` as a process, in a group of its own."""
     return subprocess.Popen(
         [sys.executable, "run.py", *arguments],
         cwd=ROOT,

@@ -55,16 +55,6 @@ read_once(SourcesRegistry.instance().resolve("pkg"))  # our yamls; those of a us
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items):
-    mark_sampled(items)
-    if torch.cuda.is_available():
-        return
-    skip = pytest.mark.skip(reason="needs an NVIDIA GPU")
-    for item in items:
-        if "gpu" in item.keywords:
-            item.add_marker(skip)
-
-
-def mark_sampled(items):
     """Of each test marked `sampled(n)`, marks all cases but every n-th as slow, from the first one on."""
     place = Counter()
     for item in items:
@@ -73,6 +63,8 @@ def mark_sampled(items):
             if place[test] % sampled.args[0]:
                 item.add_marker(pytest.mark.slow)
             place[test] += 1
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
 @pytest.fixture(autouse=True)

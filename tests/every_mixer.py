@@ -7,18 +7,17 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from mixerlab.kernels.common import dispatch
+from mixerlab.mixers.base import SequenceMixer
 
 CONF = Path(__file__).parents[1] / "conf"
 MIXERS = sorted(path.stem for path in (CONF / "mixer").glob("*.yaml") if path.stem != "hybrid")  # which has no class
 
 
 def config_of(name, conf=CONF):
-    """The yaml of one mixer, as Hydra composes it."""
     return OmegaConf.load(conf / "mixer" / f"{name}.yaml")
 
 
 def mixer_of(name, d_model, conf=CONF, **overrides):
-    """The mixer as its yaml describes it, at width `d_model`."""
     config = {key: value for key, value in config_of(name, conf).items() if key != "name"}
     return instantiate(config | overrides, d_model=d_model)
 
@@ -40,3 +39,16 @@ def prefer_kernels(monkeypatch):
         if vars(module).get("resolve_backend") is here:
             monkeypatch.setattr(module, "resolve_backend", resolver(name))
     return asked
+
+
+class Cumulated(SequenceMixer):
+    """What a newcomer writes: no state of its own, so that its prefix grows, and nothing to measure."""
+
+    def __init__(self, d_model=1):
+        super().__init__()
+
+    def forward(self, x):
+        return x.cumsum(dim=1)
+
+    def state_size(self, seq_len):
+        return 1

@@ -22,7 +22,6 @@ def rotary(x, frequency):
 
 
 def attention(q, k, v):
-    """Causal softmax attention, `[B, T, H, D]`."""
     scores = torch.einsum("bihd,bjhd->bhij", q, k) / q.shape[-1] ** 0.5
     future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     return torch.einsum("bhij,bjhd->bihd", scores.masked_fill(future, -torch.inf).softmax(-1), v)
@@ -45,12 +44,10 @@ def convolved(mixer, name, x):
 
 
 def delta_rule(q, k, v, decay, beta):
-    """`S <- S diag(decay) (I - beta k k^T) + beta v k^T`, read at q; values `[T, H, W]`, a decay for each channel."""
-    (length, heads, dim), rows = q.shape, []
-    identity, states = torch.eye(dim, dtype=q.dtype), [q.new_zeros(v.shape[-1], dim) for _ in range(heads)]
-    for t in range(length):
-        for h in range(heads):
-            forgotten = states[h] @ decay[t, h].diag() @ (identity - beta[t, h] * torch.outer(k[t, h], k[t, h]))
-            states[h] = forgotten + beta[t, h] * torch.outer(v[t, h], k[t, h])
-        rows.append(torch.stack([states[h] @ q[t, h] for h in range(heads)]))
-    return torch.stack(rows)
+    """`S <- S diag(decay) (I - beta k k^T) + beta v k^T`, read at q; all `[..., T, H, D]` but beta."""
+    state, rows = v.new_zeros(*v.shape[:-3], *v.shape[-2:], k.shape[-1]), []
+    for t in range(k.shape[-3]):
+        key, step, state = k[..., t, :, None, :], beta[..., t, :, None, None], state * decay[..., t, :, None, :]
+        state = state - step * (state @ key.mT) @ key + step * v[..., t, :, :, None] @ key
+        rows.append((state @ q[..., t, :, :, None])[..., 0])
+    return torch.stack(rows, dim=-3)

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from command_line import TINY, records, run_py
+from command_line import TINY, ran, records, refusal
+from every_mixer import Cumulated
 
 import mixerlab
 from mixerlab.analyse import analyse
-from mixerlab.mixers.base import AttentionParts, SequenceMixer
+from mixerlab.mixers.base import AttentionParts
 from mixerlab.records.files import run_folder
 from mixerlab.sweeps.figures.inside import QUANTILES, SCORES, by_layer, over_training, score_maps
 
@@ -107,8 +108,7 @@ def test_several_runs_side_by_side(tmp_path):
         for mixer in ("attn", "parallax", "gdn")
         for more in ((), ("optimizer=adamw", "schedule=cosine"))
     ]
-    outcome = run_py("analyse", *runs)
-    assert outcome.code == 0, outcome.err
+    ran("analyse", *runs)
     out = tmp_path / "inside"
     rows = rows_in(out)
     assert set(zip(rows["mixer"], rows["variant"], strict=True)) == {
@@ -162,9 +162,9 @@ def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
-        ([("attn", ""), ("parallax", "a"), ("parallax", "b")], ["attn", "parallax, a", "parallax, b", "parallax, p"]),
+        (["attn", "parallax a", "parallax b"], ["attn", "parallax, a", "parallax, b", "parallax, p"]),
         (
-            [(mixer, variant) for mixer in ("attn", "parallax", "lla") for variant in "ab"],
+            ["attn a", "attn b", "parallax a", "parallax b", "lla a", "lla b"],
             ["a", "b", "attn", "parallax", "parallax, lla, p", "lla"],
         ),
     ],
@@ -173,7 +173,7 @@ def test_the_legend_tells_mixers_once(runs, expected):
     """By lines only where colours are those of variants that several mixers have."""
     rows = [
         ROW | {"mixer": mixer, "variant": variant, "measure": measure}
-        for mixer, variant in runs
+        for mixer, _, variant in (run.partition(" ") for run in runs)
         for measure in ("sink p", *(("cor", "sink s") if mixer != "attn" else ()))
     ]
     (legend,) = by_layer(pd.DataFrame(rows), SCORES, "title").legends
@@ -199,24 +199,12 @@ def test_figures_of_a_hybrid_beside_a_mixer_without_scores():
 
 
 def test_a_mixer_without_scores_has_measures_of_its_weights_and_no_figures(tmp_path):
-    """Of layers that attention lacks."""
     out = analyse([trained(tmp_path, "mixer=mamba", "optimizer.lr=0.01")], tmp_path / "out", rows=1)
     assert {path.name for path in out.iterdir()} == {"measures.csv", "stable_ranks.md"}
     names = [f"{layer}.weight" for layer in ("in_proj", "x_proj", "dt_proj", "out_proj")]
     assert set(rows_in(out)["measure"]) == {f"{kind} {name}" for kind in ("norm", "srank") for name in names}
     lines = [line.split("|") for line in (out / "stable_ranks.md").read_text().split("\n\n")[0].splitlines()[2:]]
     assert [line[3].strip() for line in lines] == names and all(float(line[4]) >= 1 for line in lines)
-
-
-class Cumulated(SequenceMixer):
-    def __init__(self, d_model):
-        super().__init__()
-
-    def forward(self, x):
-        return x.cumsum(1)
-
-    def state_size(self, seq_len):
-        return 1
 
 
 class Flat(Cumulated):
@@ -226,12 +214,11 @@ class Flat(Cumulated):
 
 @pytest.mark.parametrize(
     ("mixer", "message"),
-    [("Cumulated", "there is nothing to measure"), ("Flat", "attention_parts: .* q \\[.* shapes")],
+    [(Cumulated, "there is nothing to measure"), (Flat, "attention_parts: .* q \\[.* shapes")],
 )
 def test_a_mixer_that_cannot_be_measured_is_refused(own, tmp_path, mixer, message):
-    options = own("mixer/mine", f"name: mine\n_target_: {__name__}.{mixer}\n")
+    options = own("mixer/mine", f"name: mine\n_target_: {mixer.__module__}.{mixer.__name__}\n")
     results = f"results_dir={tmp_path / 'results'}"
-    assert run_py("task=icr", "mixer=mine", *TINY, *KEPT, "optimizer.lr=0.01", results, *options).code == 0
+    ran("task=icr", "mixer=mine", *TINY, *KEPT, "optimizer.lr=0.01", results, *options)
     (folder,) = (tmp_path / "results" / "runs").iterdir()
-    outcome = run_py("analyse", str(folder), *options)
-    assert outcome.code == 1 and outcome.err.count("\n") == 1 and re.search(message, outcome.err)
+    assert re.search(message, refusal("analyse", str(folder), *options))

@@ -35,8 +35,6 @@ def test_a_class_has_the_defaults_of_its_yaml():
 
 
 class Future(Attention):
-    """Reads the sequence from its end."""
-
     def forward(self, x):
         return super().forward(x.flip(1))
 
@@ -59,7 +57,6 @@ def test_a_class_is_checked_without_a_yaml():
 
 
 def test_the_config_beside_a_record_is_that_of_the_run(tmp_path):
-    """Also where its setting is no named one."""
     given = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1", f"results_dir={tmp_path}")
     record = mixerlab.run(*given)
     assert record.rows[0]["setting"].startswith("vocab_size=8,seq_len=16")

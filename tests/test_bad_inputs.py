@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import ATTN, run_py
+from command_line import ATTN, refusal
 
 import mixerlab
 from mixerlab.analyse import analyse
@@ -16,6 +16,7 @@ from mixerlab.records.files import check_writable
 from mixerlab.tasks.generated import make_split
 from mixerlab.tasks.in_context_recall import InContextRecall
 
+SEARCH, LR = "-m hydra/sweeper=optuna", "optimizer.lr=interval(1e-3,1e-2)"
 # Overrides, and what their message names: the value, and the fix. First what Hydra refuses.
 REFUSED = {
     "mixer=[attn]": ("mixer=attn", "a name", "--help"),
@@ -25,8 +26,6 @@ REFUSED = {
     "-m mixer.num_heads=": ("mixer.num_heads='' must be a whole number",),
     "mixr=attn": ("unknown key mixr", "did you mean mixer?"),
     "lr=0.1": ("unknown key lr", "did you mean optimizer.lr?"),
-    "d_model=64": ("unknown key d_model", "did you mean model.d_model?"),
-    "seq_len=64": ("unknown key seq_len", "did you mean task.seq_len?"),
     "-m mixer=glob(zz*)": ("no run is asked for", "glob"),
     "~dry_run": ("dry_run", "missing"),
     "--experimental-rerun file": ("--experimental-rerun", "give the command again"),
@@ -42,6 +41,13 @@ REFUSED = {
     "mixer=hybrid mixer.layers=[attn,gdn] mixer.num_heads=4": ("mixer.num_heads", "mixer.options.<layer>.num_heads"),
     "mixer=value_average mixer.num_heads=4": ("mixer.num_heads", "valid keys: none"),
     "model=big": ("model='big'", "group of keys"),
+    f"{SEARCH} hydra.sweeper.n_trials=0 {LR}": ("hydra.sweeper.n_trials=0 must be a whole number of at least 1",),
+    SEARCH: ("has no key to search",),
+    f"{SEARCH} task.setting=* {LR}": ("one setting of a task",),
+    f"{SEARCH} seed=0,1,2": ("seed=[0,1]",),
+    f"{SEARCH} mixer=attn,mamba mixer.num_hed=1,2": ("unknown key mixer.num_hed",),
+    "-m trainer.epochs=1,abc": ("must be a whole number",),
+    "-m results_dir=here,there": ("a sweep has one folder",),
 }
 UNFIT = {
     # Keys that no class takes, or that are not there.
@@ -68,10 +74,16 @@ UNFIT = {
     "model.d_model=15": ("d_model=15", "does not divide"),
     "model.linear_std=-1": ("model.linear_std=-1", "above 0"),
     "task.setting=*": ("task.setting=*", "with -m"),
-    "task.vocab_size=3": ("task.vocab_size=3", "at least 4"),
     "task.data_dir=/nowhere": ("task.data_dir=/nowhere", "no such folder"),
     "sweep=a/b": ("sweep='a/b'", "letters"),
     "wait=-1": ("wait=-1", "seconds"),
+    "dry_run=true": ("dry_run=true",),
+    "model.d_ff=100": ("model.d_ff=100", "multiple of 16"),
+    "model.match_params=nope": ("mixer/nope", "parallax"),
+    "model.match_params=3": ("match_params=3", "a string or null"),
+    "model.match_params=gdn model.d_ff=64": ("model.d_ff=64", "as well"),
+    "mixer=mamba mixer.expand=64 model.match_params=attn": ("match_params=attn", "parameters"),
+    "task.test_seq_len=33": ("task.test_seq_len=33: of the test rows, task.seq_len=33: must be even",),
     "results_dir=' '": ("results_dir=' '", "folder"),
     # Classes.
     "mixer._target_=torch.nn.Identity": ("Identity", "SequenceMixer"),
@@ -84,13 +96,12 @@ UNFIT = {
 }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", REFUSED)
 def test_a_bad_input_is_refused_by_name_in_one_line(tmp_path, command):
-    outcome = run_py(*ATTN, f"results_dir={tmp_path}", *arguments_of(command))
-    assert outcome.code == 1 and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
-    for part in REFUSED[command]:
-        assert part in outcome.err
+    if "optuna" in command:
+        pytest.importorskip("optuna")
+    message = refusal(*ATTN, f"results_dir={tmp_path}", *arguments_of(command))
+    assert all(part in message for part in REFUSED[command]), message
     assert not list(tmp_path.glob("*"))  # a refused configuration leaves nothing
 
 
@@ -98,14 +109,12 @@ def arguments_of(command):
     return [command] if "'" in command else command.split(" ")
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", UNFIT)
 def test_what_fits_no_run_is_refused_by_name_in_one_line(tmp_path, command):
     """In Python, which composes in half the time: the command prints what is raised there."""
     with pytest.raises(ValueError) as caught:
         mixerlab.run(*ATTN, f"results_dir={tmp_path}", *arguments_of(command))
-    for part in UNFIT[command]:
-        assert part in str(caught.value)
+    assert all(part in str(caught.value) for part in UNFIT[command]), caught.value
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("*"))
 
 
@@ -118,18 +127,11 @@ def test_what_hydra_refuses_or_is_no_override_or_no_config_is_refused_in_python(
         mixerlab.run(config={"seed": 0})
 
 
-def test_a_dry_run_from_python_is_refused_and_trains_nothing(tmp_path):
-    with pytest.raises(ValueError, match="dry_run=true"):
-        mixerlab.run(*ATTN, f"results_dir={tmp_path}", "dry_run=true")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("below", ["", "results"])
 def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path, below):
     (tmp_path / "file").touch()
-    outcome = run_py(*ATTN, f"results_dir={tmp_path / 'file' / below}")
-    assert outcome.code == 1 and outcome.err.count("\n") == 1
-    assert str(tmp_path / "file") in outcome.err and "results_dir=DIR" in outcome.err
+    message = refusal(*ATTN, f"results_dir={tmp_path / 'file' / below}")
+    assert str(tmp_path / "file") in message and "results_dir=DIR" in message
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -146,8 +148,6 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
 
 
 class Ragged(InContextRecall):
-    """Its rows have different lengths."""
-
     def generate_rows(self, num_rows, rng, split):
         rows = [[0] * (1 + number % 2) for number in range(num_rows)]
         return rows, rows
@@ -181,5 +181,4 @@ def test_a_mistake_in_python_is_named(tmp_path, mistake):
     with pytest.raises(ValueError) as caught:
         mistake(tmp_path)
     assert "\n" not in str(caught.value)
-    for part in MISTAKES[mistake]:
-        assert part in str(caught.value)
+    assert all(part in str(caught.value) for part in MISTAKES[mistake]), caught.value

@@ -14,7 +14,6 @@ CODE += "        return {factor} * super().forward(x)\n"
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """Writes the mixer's file; what must be given to train it."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a second edit within a second has the same time stamp
     name = f"edited_{tmp_path.name}"

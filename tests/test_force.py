@@ -11,7 +11,6 @@ FORCED = (*ATTN, "force=true")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A results folder with the run, finished."""
     results = tmp_path_factory.mktemp("results")
     assert run_py(*ATTN, f"results_dir={results}").code == 0
     return results
@@ -23,7 +22,6 @@ def results(trained, tmp_path):
 
 
 def contents(results):
-    """Of its files but the claim and the checkpoint."""
     return {path: path.read_bytes() for path in results.glob("runs/*/[!.]*") if not path.name.startswith("resume-")}
 
 
@@ -56,13 +54,6 @@ def test_a_training_by_force_that_fails_leaves_the_results_of_the_one_before(res
     assert {path: path.read_bytes() for path in before} == before
 
 
-def made_by_other_code(results) -> None:
-    (path,) = results.glob("runs/*/record.json")
-    record = json.loads(path.read_text())
-    record["provenance"]["code_version"]["mixer"] = "another"
-    path.write_text(json.dumps(record))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sweep", [(), ("-m",)])
 def test_changed_repeats_what_other_code_made_and_nothing_else(results, sweep):
@@ -70,8 +61,9 @@ def test_changed_repeats_what_other_code_made_and_nothing_else(results, sweep):
     finished = "1 finished already" if sweep else "is finished: skipped"
     kept = records(results)
     assert finished in "".join(run_py(*command)[1:]) and records(results) == kept
-    made_by_other_code(results)
     ((run, before),) = records(results).items()
+    before["provenance"]["code_version"]["mixer"] = "another"
+    (results / "runs" / run / "record.json").write_text(json.dumps(before))
     assert run_py(*command).code == 0
     after = records(results)[run]
     assert after["provenance"]["code_version"]["mixer"] != "another" and after["rows"] == before["rows"]

@@ -3,11 +3,10 @@
 import pytest
 import torch
 from command_line import TINY, records
-from every_mixer import MIXERS
+from every_mixer import MIXERS, Cumulated
 
 import mixerlab
 from mixerlab.generate import TokenReader, generate, main
-from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.files import run_folder
 from mixerlab.training.capture import Graphs
 
@@ -15,7 +14,6 @@ KEPT = ("trainer.keep_weights=official", "trainer.accelerator=cpu")
 
 
 def trained(results, *overrides):
-    """The folder of a run that has kept its weights."""
     record = mixerlab.run(*TINY, *overrides, *KEPT, f"results_dir={results}")
     return run_folder(results, record.run_id)
 
@@ -44,18 +42,7 @@ def test_an_auto_encoder_is_refused(tmp_path):
         main([str(folder)])
 
 
-class Sum(SequenceMixer):
-    """Without a state of its own: its prefix grows."""
-
-    def forward(self, x):
-        return x.cumsum(dim=1)
-
-    def state_size(self, seq_len):
-        return 1
-
-
 def plain(model, rows):
-    """The logits of steps that are launched one by one."""
     states, logits = model.init_state(*rows.shape), []
     for tokens in rows.split(1, dim=1):
         next_logits, states = model.prefill(tokens, states)
@@ -87,7 +74,7 @@ def test_one_graph_reads_every_batch(monkeypatch):
 
 
 def test_a_state_that_grows_is_not_captured():
-    model = mixerlab.build_model("task=icr", "task.vocab_size=16", mixer=Sum()).eval()
+    model = mixerlab.build_model("task=icr", "task.vocab_size=16", mixer=Cumulated()).eval()
     rows = torch.randint(0, 16, (3, 9))
     reader = TokenReader(model, 3, 9)
     reader._capture(rows[:, :1])

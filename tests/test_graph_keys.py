@@ -36,43 +36,16 @@ def usual_key():
     return graph_key()
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["optimizer.lr=[1e-2,1e-4]"],
-        ["optimizer.weight_decay=0.5"],
-        ["seed=[3,4]"],
-        ["schedule=cosine"],
-        ["model.may_see_future=true"],
-        ["task.setting=num_train_examples-800"],
-        ["task.data_seed=7"],
-        ["trainer.epochs=3"],
-        ["results_dir=elsewhere", "force=true"],
-    ],
-)
-def test_runs_that_differ_in_values_alone_share_graphs(overrides):
-    assert graph_key(*overrides) == usual_key()
+ALIKE = "optimizer.lr=[1e-2,1e-4] optimizer.weight_decay=0.5 seed=[3,4] schedule=cosine model.may_see_future=true"
+ALIKE += " task.setting=num_train_examples-800 task.data_seed=7 trainer.epochs=3 results_dir=elsewhere"
+UNLIKE = "mixer=attn mixer.num_heads=4 mixer.backend=reference model.n_layers=3 optimizer=adamw optimizer.momentum=0.9"
+UNLIKE += " optimizer.max_grad_norm=2.0 task.setting=vocab_size-32 task.setting=seq_len-256 task=cmp"
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    "override",
-    [
-        "mixer=attn",
-        "mixer.num_heads=4",
-        "mixer.backend=reference",
-        "model.n_layers=3",
-        "optimizer=adamw",
-        "optimizer.momentum=0.9",
-        "optimizer.max_grad_norm=2.0",
-        "task.setting=vocab_size-32",
-        "task.setting=seq_len-256",
-        "task=cmp",
-    ],
-)
-def test_runs_that_compute_otherwise_share_nothing(override):
-    assert graph_key(override) != usual_key()
+@pytest.mark.parametrize("override", [*ALIKE.split(), *UNLIKE.split()])
+def test_runs_that_differ_in_values_alone_share_graphs_and_no_others(override):
+    assert (graph_key(override) == usual_key()) == (override in ALIKE)
 
 
 def test_runs_of_other_code_share_nothing():
@@ -90,15 +63,11 @@ class Directs(AdamW):
         raise NotImplementedError
 
 
-@pytest.mark.parametrize(
-    ("own", "override"),
-    [
-        (Steps, "schedule=cosine"),
-        (Steps, "optimizer.weight_decay=0.5"),
-        (Directs, "trainer.epochs=3"),
-        (Directs, "task.setting=num_train_examples-6400"),
-    ],
-)
+FROM_STEP = [(Steps, "schedule=cosine"), (Steps, "optimizer.weight_decay=0.5")]
+FROM_DIRECTION = [(Directs, "trainer.epochs=3"), (Directs, "task.setting=num_train_examples-6400")]
+
+
+@pytest.mark.parametrize(("own", "override"), [*FROM_STEP, *FROM_DIRECTION])
 def test_of_a_step_or_direction_that_is_not_ours_nothing_is_known_to_be_in_tensors(own, override):
     options = ("optimizer=adamw", f"optimizer._target_={__name__}.{own.__name__}")
     assert graph_key(*options, override) != graph_key(*options) == graph_key(*options, "seed=3")

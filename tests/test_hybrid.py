@@ -23,7 +23,6 @@ def config_of(*overrides, config_dir=None):
 
 @pytest.fixture
 def project(own, tmp_path):
-    """The `conf` of a project with a mixer and a hybrid of its own."""
     (tmp_path / "mine_of_hybrids.py").write_text(MINE)
     mine = "defaults: [attn, _self_]\nname: mine\n_target_: mine_of_hybrids.Mine\nrope_base: ${model.d_model}\n"
     own("mixer/mine", mine)

@@ -37,7 +37,6 @@ FOLDERS = {"analysis": "mixerlab/analysis", "config": "mixerlab/config", "checks
 
 
 def sources(floor):
-    """The files of a floor."""
     folder = ROOT / FOLDERS.get(floor, floor.replace(".", "/"))
     found = sorted(folder.glob("*.py") if floor == "" else folder.rglob("*.py"))
     assert found
@@ -45,7 +44,6 @@ def sources(floor):
 
 
 def name_of(path):
-    """The module of a file of ours."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(("mixerlab", *parts) if parts[0] != "mixerlab" else parts).removesuffix(".__init__")
 
@@ -65,13 +63,11 @@ def within(name, package):
 
 
 def floor_of(name):
-    """The floor of a module of ours."""
     inside = name.removeprefix("mixerlab").removeprefix(".")
     return next((floor for floor in FLOORS if floor and within(inside, floor)), "")
 
 
 def forbidden(floor, path):
-    """What this file of a floor imports and must not."""
     floors = list(FLOORS)
     for name in imported(path):
         if name == "mixerlab":  # the package alone, for its place and its version
@@ -117,9 +113,8 @@ LATE = {"torch", "torch._dynamo", "lightning", "pandas", "matplotlib"}
 
 def imported_by(code):
     """Of LATE, what is in `sys.modules` when `code` ends or exits."""
-    done = run_python(
-        f"import atexit, sys\natexit.register(lambda: print('GOT', *({LATE!r} & set(sys.modules))))\n{code}"
-    )
+    at_exit = f"atexit.register(lambda: print('GOT', *({LATE!r} & set(sys.modules))))"
+    done = run_python(f"import atexit, sys\n{at_exit}\n{code}")
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rpartition("GOT")[2].split())
 

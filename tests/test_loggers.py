@@ -5,7 +5,7 @@ import os
 from unittest import mock
 
 import pytest
-from command_line import TINY, records, run_py
+from command_line import TINY, ran, records, refusal
 
 import mixerlab.loggers
 from mixerlab.records.best import ended_at_best_rate
@@ -14,13 +14,7 @@ from mixerlab.records.schema import Score, result_columns
 RUN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=2", "seed=[0,1]")
 
 
-def a_row(lr, seed, val, status="finished"):
-    return {"lr": lr, "seed": seed, "status": status, "clean_val_accuracy": val}
-
-
 class WandbLogger:
-    """Keeps what the logger of this name is told."""
-
     def __init__(self):
         self.experiment = mock.Mock(summary={})
 
@@ -29,10 +23,9 @@ class WandbLogger:
 
 
 def test_a_diverged_replica_counts_as_0_in_the_summary():
-    nothing = dict.fromkeys(result_columns())
-    ended = [nothing | a_row(0.1, seed, 0.9) | {"clean_accuracy": 0.6} for seed in (0, 1)]
-    logger = WandbLogger()
-    rows = [*ended, nothing | a_row(0.1, 2, None, "diverged")]
+    of_all, logger = dict.fromkeys(result_columns()) | {"lr": 0.1}, WandbLogger()
+    ended = {"status": "finished", "clean_val_accuracy": 0.9, "clean_accuracy": 0.6}
+    rows = [of_all | {"seed": seed} | own for seed, own in enumerate((ended, ended, {"status": "diverged"}))]
     mixerlab.loggers.log_results({"wandb": logger}, {}, mock.Mock(rows=rows, score=Score()))
     summary = {"lr": 0.1, "seeds": 3, "diverged": 1, "clean_val_accuracy": 0.6, "clean_accuracy": 0.4}
     assert logger.experiment.summary == pytest.approx({f"best/{key}": value for key, value in summary.items()})
@@ -40,9 +33,8 @@ def test_a_diverged_replica_counts_as_0_in_the_summary():
 
 def test_a_logger_that_is_not_installed_is_said_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr("lightning.pytorch.loggers.wandb._WANDB_AVAILABLE", False)
-    outcome = run_py(*RUN, "logger=wandb", "force=true", f"results_dir={tmp_path / 'results'}")
-    assert outcome.code == 1 and len(outcome.err.splitlines()) == 1
-    assert "logger.wandb: ModuleNotFoundError" in outcome.err
+    message = refusal(*RUN, "logger=wandb", "force=true", f"results_dir={tmp_path / 'results'}")
+    assert "logger.wandb: ModuleNotFoundError" in message
     assert not (tmp_path / "results").exists()
 
 
@@ -51,8 +43,7 @@ def test_tensorboard_has_hyperparameters_series_and_table(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    outcome = run_py(*RUN, "logger=tensorboard", f"results_dir={tmp_path}")
-    assert outcome.code == 0, outcome.err
+    ran(*RUN, "logger=tensorboard", f"results_dir={tmp_path}")
     ((identity, record),) = records(tmp_path).items()
     events = EventAccumulator(str(tmp_path / "runs" / identity / "tensorboard")).Reload()
     for row in record["rows"]:
@@ -76,8 +67,8 @@ def test_wandb_offline_has_the_table_of_each_run(tmp_path):
     # Two runs of one process are two runs of W&B.
     offline = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     with mock.patch.dict(os.environ, offline):
-        outcomes = [run_py(*RUN, "logger=wandb", f"seed={seed}", f"results_dir={tmp_path}") for seed in ("[0,1]", "2")]
-    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+        for seed in ("[0,1]", "2"):
+            ran(*RUN, "logger=wandb", f"seed={seed}", f"results_dir={tmp_path}")
     assert len(records(tmp_path)) == 2
     ((identity, record),) = [found for found in records(tmp_path).items() if len(found[1]["rows"]) == 4]
     (table,) = (tmp_path / "runs" / identity).rglob("results_*.table.json")

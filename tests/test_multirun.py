@@ -4,7 +4,7 @@ import shlex
 
 import pandas as pd
 import pytest
-from command_line import ROOT, TINY, records, run_py, statuses
+from command_line import ROOT, TINY, ran, records, refusal, run_py, statuses
 
 import mixerlab
 from mixerlab.records.named import read_sweep
@@ -15,8 +15,7 @@ ONE = ("-m", "mixer=attn", "task=icr", *TINY)
 
 
 def test_a_sweep_ends_in_tables_and_figures(tmp_path):
-    outcome = run_py(*GRID, f"results_dir={tmp_path}")
-    assert outcome.code == 0
+    outcome = ran(*GRID, f"results_dir={tmp_path}")
     assert "4 runs: 0 finished already, 4 to run" in outcome.out and "4 of 4 runs done" in outcome.err
     (report,) = tmp_path.glob("sweeps/*/report")
     assert f"tables and figures: {report}" in outcome.out
@@ -50,9 +49,9 @@ def test_the_command_of_a_record_trains_its_run_alone(grid, tmp_path, monkeypatc
     refused = run_py("generate", str(results / "runs" / run_id))
     python, script, *arguments = shlex.split(refused.err.partition("keep them: ")[2])
     assert (python, script) == ("python", str(ROOT / "run.py")) and record["provenance"]["command"] in refused.err
-    assert run_py(*arguments).code == 0
+    ran(*arguments)
     assert records(results)[run_id]["provenance"]["command"] == shlex.join([python, script, *arguments])
-    assert run_py("generate", str(results / "runs" / run_id)).code == 0
+    ran("generate", str(results / "runs" / run_id))
     with pytest.raises(ValueError, match=r"trainer\.keep_weights=both$") as error:
         mixerlab.load(results / "runs" / run_id, selection="clean")
     assert str(error.value).count("force=") == str(error.value).count("keep_weights=") == 1
@@ -61,18 +60,10 @@ def test_the_command_of_a_record_trains_its_run_alone(grid, tmp_path, monkeypatc
     }
 
 
-@pytest.mark.parametrize(
-    ("overrides", "fix"),
-    [
-        (["mixer=attn,gdn", "mixer.num_heads=16"], "RoPE rotates pairs"),  # attn alone is refused
-        (["trainer.epochs=1,abc"], "must be a whole number"),
-        (["results_dir=here,there"], "a sweep has one folder"),
-    ],
-)
-def test_what_is_refused_is_one_line_before_any_cell_trains(tmp_path, overrides, fix):
-    outcome = run_py(*ONE, f"results_dir={tmp_path}", *overrides)
-    assert outcome.code == 1 and fix in outcome.err and not records(tmp_path)
-    assert "Traceback" not in outcome.err and len(outcome.err.splitlines()) < 5
+def test_what_is_refused_is_one_line_before_any_cell_trains(tmp_path):
+    """Here of one of two mixers alone."""
+    message = refusal(*ONE, f"results_dir={tmp_path}", "mixer=attn,gdn", "mixer.num_heads=16")
+    assert "RoPE rotates pairs" in message and not records(tmp_path)
 
 
 @pytest.mark.slow
@@ -93,7 +84,7 @@ def test_a_run_that_cannot_be_claimed_costs_itself(tmp_path):
     (folder,) = tmp_path.glob("results/runs/*")
     (folder / ".claim").unlink()
     (folder / ".claim").mkdir()
-    assert run_py(*run, "seed=0").code == 0  # it is finished
+    ran(*run, "seed=0")  # it is finished
     (folder / "record.json").unlink()
     outcome = run_py(*run, "seed=0,1")
     assert outcome.code == 1 and len(records(tmp_path / "results")) == 1

@@ -1,13 +1,12 @@
 """A user's own yamls and classes: what a run, a sweep, `mixerlab check` and Python take and refuse of them."""
 
 import re
-import subprocess
-import sys
 
 import pytest
-from command_line import ROOT, TINY, run_py
+from command_line import TINY, ran, refusal
 from every_mixer import CONF
 from omegaconf import OmegaConf
+from test_imports import run_python
 
 import mixerlab
 from mixerlab.checks.command import main as check
@@ -19,33 +18,10 @@ YAML = "name: {name}\n_target_: mixerlab.mixers.attn.Attention\nnum_heads: 2\nqk
 DRY = ("task=icr", *TINY, "dry_run=true")
 
 
-def refused_everywhere(options, mixer, parts):
-    """A sweep, a hybrid, the check and Python refuse this mixer in one line that has these parts."""
-    messages = []
-    for args in (["-m", f"mixer=attn,{mixer}"], ["mixer=hybrid", f"mixer.layers=[attn,{mixer}]"]):
-        outcome = run_py(*options, *args, *DRY)
-        assert outcome.code == 1
-        messages.append(outcome.err)
-    for refuses in (
-        lambda: check([mixer, *options]),
-        lambda: mixerlab.compose(f"mixer={mixer}", config_dir=options[1]),
-    ):
-        with pytest.raises(ValueError) as caught:
-            refuses()
-        messages.append(f"{caught.value}\n")
-    for message in messages:
-        assert message.count("\n") == 1
-        for part in parts:
-            assert part in message, message
-
-
 def test_a_yaml_may_be_named_with_its_ending():
-    command = "mixer=attn.yaml", "task=icr.yaml", *DRY
-    assert run_py(*command).code == run_py("-m", *command).code == 0
+    for mode in ((), ("-m",)):
+        ran(*mode, "mixer=attn.yaml", "task=icr.yaml", *DRY)
     assert mixerlab.compose("mixer=attn.yaml") == mixerlab.compose("mixer=attn")
-
-
-COPIED = YAML.format(name="attn")  # tables would average it with attn
 
 
 @pytest.mark.parametrize(
@@ -53,7 +29,16 @@ COPIED = YAML.format(name="attn")  # tables would average it with attn
     [("mixer/mine", ("mixer=mine", "name: mine")), ("mixer/attn", ("conf/mixer/attn.yaml", "another"))],
 )
 def test_a_copied_yaml_is_refused_everywhere(own, file, parts):
-    refused_everywhere(own(file, COPIED), file.removeprefix("mixer/"), parts)
+    """By a sweep, a hybrid, the check and Python, in one line: tables would average it with attn."""
+    options, mixer = own(file, YAML.format(name="attn")), file.removeprefix("mixer/")
+    many = ("-m", f"mixer=attn,{mixer}"), ("mixer=hybrid", f"mixer.layers=[attn,{mixer}]")
+    messages = [refusal(*options, *arguments, *DRY).rstrip("\n") for arguments in many]
+    for function, arguments in ((check, [[mixer, *options]]), (mixerlab.compose, [f"mixer={mixer}"])):
+        with pytest.raises(ValueError) as caught:
+            function(*arguments, **({} if function is check else {"config_dir": options[1]}))
+        messages.append(str(caught.value))
+    for message in messages:
+        assert "\n" not in message and all(part in message for part in parts), message
 
 
 @pytest.mark.parametrize(
@@ -62,6 +47,7 @@ def test_a_copied_yaml_is_refused_everywhere(own, file, parts):
         ("mixer/mine", "", ("mixer=mine", "name: mine")),
         ("mixer/mine", f"# @package _global_\n{YAML.format(name='mine')}", ("mixer=mine", "@package")),
         ("mixer/mine", "name: mine\n_target_: : a.b\n", ("mine.yaml, line 2",)),
+        ("experiment/small", "defaults: [{override /task: sc}]\n", ("experiment/small.yaml", "`# @package _global_`")),
         # In the place of one of ours, which Hydra would take without a word.
         ("task/icr", "name: icr\n", ("conf/task/icr.yaml", "another")),
         ("hydra/launcher/slurm", "name: slurm\n", ("conf/hydra/launcher/slurm.yaml", "another")),
@@ -86,9 +72,9 @@ def test_a_yaml_that_cannot_be_one(own, file, text, parts):
 def test_a_copied_yaml_needs_a_name_of_its_own_unless_one_is_set_on_purpose(own, group, text):
     command = (*own(f"{group}/mine", text), f"{group}=mine", "mixer=attn", *TINY, "dry_run=true")
     for mode in ((), ("-m",)):
-        outcome = run_py(*command, *mode)
-        assert outcome.code == 1 and f"{group}=mine" in outcome.err and "name: mine" in outcome.err
-    assert run_py(*command, f"{group}.name=other").code == 0
+        message = refusal(*command, *mode)
+        assert f"{group}=mine" in message and "name: mine" in message
+    ran(*command, f"{group}.name=other")
 
 
 CLASSES = """
@@ -117,13 +103,7 @@ class Defaults(Attention):
 
 class Annotated(Attention):
     def __init__(
-        self,
-        d_model,
-        dims: list[int] | None,
-        rates: Sequence[float],
-        table: dict | None,
-        order: Literal[1, 2],
-        plain,
+        self, d_model, dims: list[int] | None, rates: Sequence[float], table: dict | None, order: Literal[1, 2], plain
     ):
         super().__init__(d_model)
         assert type(plain) is list and type(plain[1]) is list, plain
@@ -132,7 +112,6 @@ class Annotated(Attention):
 
 @pytest.fixture
 def mine(own, tmp_path):
-    """Writes `mixer/mine.yaml` for a class of CLASSES; gives the options that find it."""
     module = f"classes_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(CLASSES)
     return lambda name, keys="": own("mixer/mine", f"name: mine\n_target_: {module}.{name}\n{keys}")
@@ -149,18 +128,16 @@ def mine(own, tmp_path):
 )
 def test_a_class_that_the_yaml_does_not_fit(mine, name, parts):
     options = mine(name)
-    outcome = run_py(*options, "mixer=mine", *DRY)
-    assert outcome.code == 1 and outcome.err.count("\n") == 1
+    message = refusal(*options, "mixer=mine", *DRY)
     with pytest.raises(ValueError) as caught:
         check(["mine", *options])
-    for part in parts:
-        assert part in outcome.err and part in str(caught.value)
+    assert all(part in message and part in str(caught.value) for part in parts), message
 
 
 def test_an_argument_that_the_yaml_lacks_can_be_added_for_a_run_and_for_check(mine):
     options = mine("Defaults")
-    assert run_py(*options, "mixer=mine", "+mixer.slope=0.5", *DRY).code == 0
-    assert run_py(*options, "check", "mine", "+mixer.slope=0.5", "model.d_model=16").code == 0
+    ran(*options, "mixer=mine", "+mixer.slope=0.5", *DRY)
+    ran(*options, "check", "mine", "+mixer.slope=0.5", "model.d_model=16")
 
 
 UNUSED = ("optimizer=adamw", "task=icr", "model.tie_embeddings=true", "mixer=gdn", "seed=1")
@@ -233,23 +210,16 @@ levels: {easy: {seq_len: 8}, 'T 12, c 3': {seq_len: 12}, (a): {seq_len: 16}}
 def test_settings_may_have_names_that_need_quotes(own, tmp_path):
     tiny = [override for override in TINY if "seq_len" not in override and "vocab_size" not in override]
     command = (*own("task/mine", LEVELS), "-m", "mixer=attn", "task=mine", "task.setting=*", *tiny)
-    outcome = run_py(*command, f"results_dir={tmp_path / 'results'}")
-    assert outcome.code == 0, outcome.err
+    ran(*command, f"results_dir={tmp_path / 'results'}")
     assert set(mixerlab.collect(tmp_path / "results")["setting"]) == {"easy", "T 12, c 3", "(a)"}
 
 
 @pytest.mark.slow
 def test_a_config_from_a_file_runs_with_the_classes_of_a_folder(mine, tmp_path):
     """In a process that has not composed it."""
-    conf = mine("Defaults")[1]
+    conf, saved = mine("Defaults")[1], tmp_path / "config.yaml"
     options = ["mixer=mine", "task=icr", *TINY, f"results_dir={tmp_path / 'results'}"]
-    saved = tmp_path / "config.yaml"
     saved.write_text(OmegaConf.to_yaml(mixerlab.compose(*options, config_dir=conf)))
-    script = """
-import sys, mixerlab
-from omegaconf import OmegaConf
-print(mixerlab.run(config=OmegaConf.load(sys.argv[1]), config_dir=sys.argv[2]).status)
-"""
-    command = [sys.executable, "-c", script, str(saved), conf]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "src")
+    run = f"mixerlab.run(config=OmegaConf.load({str(saved)!r}), config_dir={conf!r})"
+    done = run_python(f"import mixerlab\nfrom omegaconf import OmegaConf\nprint({run}.status)")
     assert done.stdout.splitlines()[-1:] == ["finished"], done.stderr

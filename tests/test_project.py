@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import TINY, run_py
+from command_line import TINY, ran, refusal
 
 import mixerlab
 from mixerlab.config import project
@@ -60,21 +60,20 @@ def test_a_folder_is_found_at_home(make_project, tmp_path, monkeypatch):
     make_project("mine")
     monkeypatch.setenv("HOME", str(tmp_path))
     for command in (("check", "mine"), ("mixer=mine", *TINY, "results_dir=~/out", "dry_run=true")):
-        outcome = run_py(*command, "--config-dir=~/mine/conf")
-        assert outcome.code == 0, outcome.err
+        outcome = ran(*command, "--config-dir=~/mine/conf")
     assert f"# {tmp_path}/out/runs/" in outcome.out
 
 
 def test_a_second_folder_of_yamls_adds_to_the_first(make_project):
     (first, _), (second, _) = make_project("early"), make_project("late")
     options = ("--config-dir", str(first), f"--config-dir={second}")
-    outcome = run_py(*options, "-m", "mixer=early,late", "task=icr", *TINY, "dry_run=true")
-    assert outcome.code == 0 and "early icr" in outcome.out and "late icr" in outcome.out, outcome.err
-    assert run_py(*options, "check", "late").code == 0
+    dry = ran(*options, "-m", "mixer=early,late", "task=icr", *TINY, "dry_run=true").out
+    assert "early icr" in dry and "late icr" in dry
+    ran(*options, "check", "late")
     assert mixerlab.compose("mixer=late", config_dir=[first, second]).mixer.name == "late"
     (first / "mixer" / "late.yaml").write_text((second / "mixer" / "late.yaml").read_text())
-    outcome = run_py(*options, "mixer=late", "task=icr", *TINY, "dry_run=true")
-    assert outcome.code == 1 and f"mixer/late.yaml: {first}" in outcome.err.replace(str(second), str(first))
+    message = refusal(*options, "mixer=late", "task=icr", *TINY, "dry_run=true")
+    assert f"mixer/late.yaml: {first}" in message.replace(str(second), str(first))
 
 
 def test_a_package_that_hides_the_projects_own_is_named(make_project, tmp_path, monkeypatch):
@@ -84,3 +83,10 @@ def test_a_package_that_hides_the_projects_own_is_named(make_project, tmp_path, 
     monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path / "other")])
     with pytest.raises(ValueError, match=f"looked in {tmp_path / 'other' / 'mixers'}"):
         mixerlab.build_model("mixer=early", "task=icr", *TINY, config_dir=make_project("early")[0])
+
+
+def test_a_module_that_hides_a_folder_of_the_project_is_named(own):
+    """Of the standard library, for one, if something has imported it."""
+    _, conf = own("schedule/mine", "name: mine\n_target_: math.own.Mine\n")
+    with pytest.raises(ValueError, match=r"'math' is not a package; looked in <module 'math'"):
+        mixerlab.build_model("schedule=mine", "task=icr", *TINY, config_dir=conf)

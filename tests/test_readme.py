@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import task_contract
 import torch
-from command_line import ROOT, TINY, result_of, run_py
+from command_line import ROOT, TINY, ran, result_of
 from torch import nn
 
 import mixerlab
@@ -24,13 +24,11 @@ OVERVIEWS = {page: (ROOT / page).read_text() for page in ("kernels/README.md", "
 
 
 def blocks(language):
-    """The fenced code blocks of one language."""
     text = "\n".join(PAGES.values())
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def write_files(folder):
-    """The files of a project of one's own that the pages show."""
     for text in (*blocks("python"), *blocks("yaml")):
         (first, *_) = (line for line in text.splitlines() if not line.startswith("# @package"))
         path = folder / first.removeprefix("# ")
@@ -40,7 +38,6 @@ def write_files(folder):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder of the user's own, where the README's files stand."""
     write_files(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])  # to which the project is added
     for name in list(sys.modules):  # of other tests
@@ -50,7 +47,14 @@ def project(tmp_path, monkeypatch):
 
 
 def run_in(project, *arguments):
-    return run_py("--config-dir", str(project / "conf"), *arguments, *TINY, f"results_dir={project / 'results'}")
+    ran("--config-dir", str(project / "conf"), *arguments, *TINY, f"results_dir={project / 'results'}")
+    return result_of(project / "results")
+
+
+def executed(path):
+    """The names that a Python file of the pages leaves, with a tiny run."""
+    exec(path.read_text().replace('"experiment=quickstart"', ", ".join(map(repr, TINY))), names := {})
+    return names
 
 
 def test_the_new_mixer_keeps_the_contract(project, capsys):
@@ -60,12 +64,9 @@ def test_the_new_mixer_keeps_the_contract(project, capsys):
 
 @pytest.mark.parametrize(("optimizer", "schedule"), [("signum", "halved"), ("own_lion", "wsd")])
 def test_the_new_optimizers_and_schedule_train(project, optimizer, schedule):
-    outcome = run_in(project, "mixer=attn", "task=icr", f"optimizer={optimizer}", f"schedule={schedule}")
-    assert outcome.code == 0, outcome.err
-    record, _ = result_of(project / "results")
-    assert {(row["optimizer"], row["schedule"], row["status"]) for row in record["rows"]} == {
-        (optimizer, schedule, "finished")
-    }
+    record, _ = run_in(project, "mixer=attn", "task=icr", f"optimizer={optimizer}", f"schedule={schedule}")
+    told = {(row["optimizer"], row["schedule"], row["status"]) for row in record["rows"]}
+    assert told == {(optimizer, schedule, "finished")}
 
 
 @pytest.mark.slow
@@ -90,9 +91,8 @@ def test_the_own_step_is_that_of_a_package(project, monkeypatch):
 
 
 def test_the_new_experiment_is_a_sweep(project):
-    outcome = run_py("--config-dir", str(project / "conf"), "experiment=small", "dry_run=true")
-    assert outcome.code == 0, outcome.err
-    assert "4 runs, 0 of them finished" in outcome.out
+    dry = ran("--config-dir", str(project / "conf"), "experiment=small", "dry_run=true")
+    assert "4 runs, 0 of them finished" in dry.out
 
 
 def test_the_new_task_keeps_the_contract(project):
@@ -109,18 +109,14 @@ def test_the_new_task_has_sizes_of_its_own_in_an_experiment(project):
 
 
 def test_the_new_mixer_trains_on_the_new_task(project):
-    outcome = run_in(project, "mixer=ema", "task=delay")
-    assert outcome.code == 0, outcome.err
-    record, _ = result_of(project / "results")
+    record, _ = run_in(project, "mixer=ema", "task=delay")
     assert {(row["mixer"], row["task"], row["status"]) for row in record["rows"]} == {("ema", "delay", "finished")}
     loaded = mixerlab.load(project / "results" / "runs" / record["run_id"], config_dir=project / "conf")
     assert type(loaded.model.blocks[0].mixer).__name__ == "MovingAverage"
 
 
 def test_the_new_score_is_in_the_record(project):
-    outcome = run_in(project, "mixer=attn", "task=delay", "task._target_=tasks.bits.DelayInBits")
-    assert outcome.code == 0, outcome.err
-    record, metrics = result_of(project / "results")
+    record, metrics = run_in(project, "mixer=attn", "task=delay", "task._target_=tasks.bits.DelayInBits")
     assert "official_bits_per_token" in record["rows"][0] and b"val_bits_per_token" in metrics
 
 
@@ -146,39 +142,29 @@ def test_commands_compose(command, tmp_path):
         pytest.importorskip("optuna")
     (tmp_path / "book.txt").write_text("It was. " * 5000)
     command = command.replace("book.txt", str(tmp_path / "book.txt"))
-    outcome = run_py(*shlex.split(command), "dry_run=true", f"results_dir={tmp_path}")
-    assert outcome.code == 0, outcome.err
-    assert outcome.out
+    assert ran(*shlex.split(command), "dry_run=true", f"results_dir={tmp_path}").out
 
 
 def test_the_python_example_runs(project, monkeypatch):
     monkeypatch.chdir(project)
-    example = (project / "example.py").read_text().replace('"experiment=quickstart"', ", ".join(map(repr, TINY)))
-    names = {}
-    exec(example, names)
+    names = executed(project / "example.py")
     assert names["record"].status == "finished" and len(names["rows"]) == len(names["record"].rows)
     assert isinstance(names["model"], torch.nn.Module)
 
 
 def test_the_attention_map_is_drawn(project, monkeypatch):
     monkeypatch.chdir(project)
-    example = (project / "attention_map.py").read_text().replace('"experiment=quickstart"', ", ".join(map(repr, TINY)))
-    names = {}
-    exec(example, names)
-    heads = torch.from_numpy(names["maps"][2])
+    heads = torch.from_numpy(executed(project / "attention_map.py")["maps"][2])
     torch.testing.assert_close(heads.tril().sum(dim=-1), torch.ones(heads.shape[:2], dtype=heads.dtype))
     assert (project / "attention_map.png").exists()
 
 
 def test_a_mixer_continues_from_its_state(project):
-    names = {}
-    exec((project / "token_by_token.py").read_text(), names)
-    assert int(names["t"]) == 31
+    assert int(executed(project / "token_by_token.py")["t"]) == 31
 
 
 def test_a_loop_of_ones_own_gets_the_rows(project):
-    names = {}
-    exec((project / "rows.py").read_text(), names)
+    names = executed(project / "rows.py")
     assert names["inputs"].shape == names["targets"].shape == (12_800, 255)
 
 
@@ -186,9 +172,7 @@ def test_a_loop_of_ones_own_gets_the_rows(project):
 def test_a_mixer_runs_outside_of_mixerlab(project, monkeypatch):
     """Its graph is compiled, but not to code for the processor, which takes a minute."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    names = {}
-    exec((project / "outside.py").read_text(), names)
-    assert names["loss"].isfinite()
+    assert executed(project / "outside.py")["loss"].isfinite()
 
 
 def test_the_kernels_example_runs():

@@ -20,7 +20,6 @@ from mixerlab.records.schema import Record
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A results folder with one finished run, and what its command printed."""
     results = tmp_path_factory.mktemp("results")
     return results, run_py(*ATTN, f"results_dir={results}", draws=True)
 

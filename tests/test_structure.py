@@ -15,13 +15,11 @@ del MODULES["mixerlab"]  # which imports what it offers when it is asked for
 
 @functools.cache
 def imports(name):
-    """The modules of ours that a module names in an import, in functions too."""
     named = (full if full in MODULES else full.rpartition(".")[0] for full in imported(MODULES[name]))
     return set(named) & set(MODULES) - {name}
 
 
 def behind(name):
-    """The module and all that it imports, directly or not."""
     found, waiting = set(), {name}
     while waiting:
         one = waiting.pop()

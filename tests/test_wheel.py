@@ -5,11 +5,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
-from command_line import ROOT, TINY, records
+from command_line import ROOT, TINY, statuses
 from test_readme import write_files
 
 NOT_PACKAGED = {"tests", "results"}  # folders at the root
@@ -29,17 +30,16 @@ def tracked():
 
 @pytest.fixture(scope="module")
 def source(tracked, tmp_path_factory):
-    """A copy of the tracked files: a build folder here could hold old ones."""
+    """A copy of the tracked files, but for results: a build folder here could hold old ones."""
     folder = tmp_path_factory.mktemp("source")
     for path in tracked:
-        if path.parts[0] not in NOT_PACKAGED:
+        if path.parts[0] != "results":
             (folder / path.parent).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / path, folder / path, follow_symlinks=False)
     return folder
 
 
 def built_wheel(source, out):
-    """The path of a wheel of this folder or sdist."""
     pip("wheel", "--no-build-isolation", "--wheel-dir", str(out), str(source))
     (built,) = out.glob("*.whl")
     return built
@@ -75,6 +75,8 @@ def test_a_wheel_of_the_sdist_holds_the_same(source, wheel, tmp_path):
     build = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
     (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        assert not [name for name in archive.getnames() if "/tests/" in name]  # of which it would be a part
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(built_wheel(sdist, tmp_path)) as other:
         assert set(one.namelist()) == set(other.namelist())
 
@@ -97,57 +99,35 @@ def environment(wheel, tmp_path_factory):
 
 @pytest.fixture
 def execute(environment, tmp_path):
-    """Runs a program of the environment in an empty folder; returns its standard output."""
-
     def execute(program, *arguments, **options):
         env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "TRITON_INTERPRET")}
-        done = subprocess.run(
-            [str(environment / program), *map(str, arguments)],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            **options,
-        )
+        command = [str(environment / program), *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, **options)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     return execute
 
 
-@pytest.fixture
-def own_project(tmp_path):
-    """The files of a project of one's own that the READMEs show, in the folder where programs run."""
-    write_files(tmp_path)
-
-
-def rows_of(folder):
-    """`(mixer, task, status)` of each replica."""
-    rows = (row for record in records(folder / "results").values() for row in record["rows"])
-    return {(row["mixer"], row["task"], row["status"]) for row in rows}
-
-
 LAUNCHER = ("hydra/launcher=processes", "hydra.launcher.n_jobs=1")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_project")
 def test_a_project_of_ones_own_in_an_empty_folder(execute, tmp_path):
+    write_files(tmp_path)
     execute("mixerlab", "--config-dir", "conf", "-m", "mixer=ema,parallax", "task=delay", *TINY, *LAUNCHER)
-    assert rows_of(tmp_path) == {("ema", "delay", "finished"), ("parallax", "delay", "finished")}
+    assert statuses(tmp_path / "results") == {("ema", "delay"): "finished", ("parallax", "delay"): "finished"}
     found = execute("python", "-c", "import kernels, mixerlab; print(kernels.__file__, mixerlab.__path__)")
-    assert str(ROOT) not in found
-    assert found.count("site-packages") == 2
+    assert str(ROOT) not in found and found.count("site-packages") == 2
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_project")
 def test_a_checkout_runs_its_own_code_beside_the_wheel(execute, tmp_path):
     """Its workers find the project's `mixers/`, a folder without `__init__.py`, which ours at the root would hide."""
+    write_files(tmp_path)
     after = "import mixerlab.mixers.attn as attn; print(f'FROM {mixerlab.__file__} {attn.__file__}')"
     shown = execute("python", "-i", ROOT / "run.py", "--help", input=f"import mixerlab\n{after}\n")
     assert f"FROM {ROOT / 'src/mixerlab/__init__.py'} {ROOT / 'src/mixerlab/mixers/attn.py'}" in shown
 
     execute("python", ROOT / "run.py", "--config-dir", "conf", "-m", "mixer=ema", "task=icr,cmp", *TINY, *LAUNCHER)
-    assert rows_of(tmp_path) == {("ema", "icr", "finished"), ("ema", "cmp", "finished")}
+    assert statuses(tmp_path / "results") == {("ema", "icr"): "finished", ("ema", "cmp"): "finished"}

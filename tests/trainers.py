@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -13,7 +12,6 @@ class FakeCell:
 
 
 def cell(what: str, folder: Path | str = "", **more) -> FakeCell:
-    """A cell whose training does `what`."""
     return FakeCell(cfg={"what": what, "folder": str(folder), **more}, run_id=what)
 
 
@@ -32,12 +30,9 @@ def all_ended(executor, cells):
 def train(cfg: dict) -> str:
     """Gives the number of its process; or fails, in one of many ways."""
     what, folder = cfg["what"], Path(cfg["folder"])
-    if what == "raise":
-        raise ArithmeticError("no such length")
-    if what == "interrupt":
-        raise KeyboardInterrupt
-    if what == "exit":
-        sys.exit(0)
+    errors = {"raise": ArithmeticError("no such length"), "interrupt": KeyboardInterrupt(), "exit": SystemExit(0)}
+    if what in errors:
+        raise errors[what]
     if what == "preempted":
         try:
             os.kill(os.getpid(), signal.SIGUSR2)

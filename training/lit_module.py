@@ -17,6 +17,7 @@ from mixerlab.training.metrics import (
     IGNORE_INDEX,
     SUMS,
     ScoreFrom,
+    check_scores,
     criterion,
     means_of,
     own_epochs,
@@ -81,6 +82,8 @@ class PopulationTraining(L.LightningModule):
         self.make_optimizer, self.config = make_optimizer, config
         self.cache, self.graph_key, self.series = cache, graph_key, series
         self.score, self.score_from = score, score_from
+        for split in EVALUATED:  # what a task gives is looked at before the first epoch
+            with_score(means_of(torch.ones(SUMS, len(population))), split, score, score_from)
         self.history: list[dict] = []
         self.notes: list[str] = []  # of this run, for its record
         self.unread: _Epoch | None = None
@@ -260,6 +263,7 @@ class PopulationTraining(L.LightningModule):
             for number, value in zip(epoch.replicas, values, strict=True):
                 row[name][number] = types.get(name, float)(value)
         self.history.append({"epoch": epoch.number, **row})
+        check_scores(self.history[-1], self.score)
         self._stop_if_finished()
         for logger in self.loggers:
             logger.log_metrics(self._for_loggers(row), step=max(row["steps"]))

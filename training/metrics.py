@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.fused.cross_entropy import IGNORE_INDEX, cross_entropy
+from mixerlab.records.errors import RefusedCode
 from mixerlab.records.schema import ACCURACY, MEASURED, Score
 
 # The selections, and the split that chooses the epoch: of the lowest `criterion`. `training.weights.KeptWeights`
@@ -85,11 +86,29 @@ def means_of(sums: Tensor) -> dict[str, Tensor]:
 def with_score(
     means: Mapping[str, Tensor], split: str, score: Score, score_from: ScoreFrom | None
 ) -> dict[str, Tensor]:
-    """`means_of` a split and the score, if it is none of them: NaN where the loss is not finite."""
+    """`means_of` a split and the score, if it is none of them: NaN where the loss is not finite.
+
+    Raises `RefusedCode` if what a task gives has not a value for each replica.
+    """
     if score.name in means:
         return dict(means)
     assert score_from is not None, "a score of a task's own"
-    return {**means, score.name: score_from(means, split).where(means["loss"].isfinite(), math.nan)}
+    found, loss = score_from(means, split), means["loss"]
+    if not isinstance(found, Tensor) or found.shape != loss.shape:
+        raise RefusedCode(f"{score.name}: score_from gives {found!r}, and must give a tensor like means['loss']")
+    return {**means, score.name: found.where(loss.isfinite(), math.nan)}
+
+
+def check_scores(epoch: Mapping[str, Any], score: Score) -> None:
+    """RefusedCode unless a task's own score is a number wherever the loss is; `epoch` is one of `History`."""
+    for split in EVALUATED if score.name not in MEASURED else ():
+        for loss, value in zip(epoch[f"{split}_loss"], epoch[f"{split}_{score.name}"], strict=True):
+            if math.isfinite(loss) and not (math.isfinite(value) and (0 <= value <= 1 or not score.is_accuracy)):
+                must = "a number from 0 to 1" if score.is_accuracy else "a finite number"
+                raise RefusedCode(
+                    f"{score.name}: score_from gives {value:g} on {split} after epoch {epoch['epoch'] + 1}, where the"
+                    f" loss is {loss:g}, and must give {must}"
+                )
 
 
 def criterion(epoch: Mapping[str, Any], split: str, score: Score) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
 from mixerlab.kernels.optimizer.population_step import update_moments, update_parameters
+from mixerlab.records.errors import RefusedCode
 from mixerlab.training.capture import room_for
 from mixerlab.training.layout import Grouping, Rule
 from mixerlab.training.population import Population
@@ -210,7 +211,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
         direction = self.direction(momentum, self._gradient_for_direction(matrices)) if matrices else momentum
         if not isinstance(direction, Tensor) or direction.shape != momentum.shape:
             given = f"a tensor {list(direction.shape)}" if isinstance(direction, Tensor) else repr(direction)
-            raise ValueError(f"direction gives {given} for a momentum {list(momentum.shape)}: it must have its shape")
+            raise RefusedCode(f"direction gives {given} for a momentum {list(momentum.shape)}: it must have its shape")
         update_parameters(
             parameters,
             direction,

@@ -58,7 +58,8 @@ def _imported(name: str) -> ModuleType:
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if absent and f"{name}.".startswith(f"{absent}.") and (projects := projects_in_use()):
             package = sys.modules.get(absent.rpartition(".")[0])  # another one of its name may hide the user's
-            message += f"; looked in {' and '.join(package.__path__ if package else map(str, projects))}"
+            places = getattr(package, "__path__", [package]) if package else projects  # a module has no folders
+            message += f"; looked in {' and '.join(map(str, places))}"
         raise ValueError(message) from error
     imported = getattr(module, "__file__", None)
     if imported and (file := file_in(projects_in_use(), name.split("."))) and not file.samefile(imported):

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
 from mixerlab.config.project import ConfigDir, check_yaml, check_yamls, given, note_folders, search_path, use_folders
-from mixerlab.config.settings import baseline_from_yaml, build_task
+from mixerlab.config.settings import build_task, follow_setting
 from mixerlab.config.sizes import match_params
 from mixerlab.records.schema import CHOICES
 
@@ -56,8 +56,7 @@ def complete(cfg: DictConfig, hydra_config: HydraConf) -> None:
     for group in CHOICES:
         if isinstance(file := hydra_config.runtime.choices.get(group), str):
             check_yaml(cfg.get(group), file, group, given(hydra_config))
-    if not {"baseline", "levels"} & set(cfg.task):
-        baseline_from_yaml(cfg, hydra_config)
+    follow_setting(cfg, hydra_config)
     if is_hybrid(cfg.mixer):
         expand(cfg, hydra_config)
     if isinstance(model := cfg.get("model"), DictConfig) and model.get("match_params") is not None:

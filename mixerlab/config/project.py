@@ -61,10 +61,11 @@ def use_folders(config_dir: ConfigDir) -> list[Path]:
 
 
 def check_yamls(folders: Sequence[Path]) -> None:
-    """Raises ValueError or PyYAML's error for a yaml that has the name of another one, or cannot be read.
+    """Raises ValueError or PyYAML's error for a yaml that has the name of another one, or cannot be read or used.
 
-    Of two of a name Hydra takes one without a word, and it does not name what it cannot read. `folders` are those that
-    `use_folders` gave. Asked before anything is composed: what is composed goes on while its yamls are edited.
+    Of two of a name Hydra takes one without a word, and it does not name what it cannot read, nor say what the keys of
+    an experiment lack. `folders` are those that `use_folders` gave. Asked before anything is composed: what is composed
+    goes on while its yamls are edited.
     """
     ours = Path(str(files("mixerlab.conf"))).resolve()
     owners = {ours: "mixerlab"}
@@ -78,6 +79,8 @@ def check_yamls(folders: Sequence[Path]) -> None:
                 OmegaConf.load(path)
             except (OSError, ValueError) as error:  # which do not name it, as PyYAML's do
                 raise ValueError(f"{path} cannot be read: {reason(error)}") from error
+            if file.parts[0] == "experiment" and "@package _global_" not in path.read_text():
+                raise ValueError(f"{path}: an experiment's yaml must begin with the line `# @package _global_`")
         owners[folder] = str(folder)
 
 

@@ -1,8 +1,9 @@
 """Difficulty as data: the named settings in a task's yaml, and the task that a config describes.
 
 A task's yaml has either `baseline` (parameters) and `changes` (parameter -> other values, one at a time), or `levels`
-(name -> parameters). Without either, its plain values are the baseline (`baseline_from_yaml`). `setting` names the one
-in use, and a parameter written as `${setting:<parameter>}` takes its value from there unless it is set directly.
+(name -> parameters). Without either, its plain values are the baseline. `setting` names the one in use. A parameter
+written as `${setting:<parameter>}`, or that `follow_setting` makes so, takes its value from there unless it is set
+directly.
 """
 
 import math
@@ -45,26 +46,43 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
     if levels is None and _is_group(baseline) and _is_group(changes, ListConfig) and set(changes) <= set(baseline):
         changed = ((key, value) for key, values in changes.items() for value in values)
         return {BASELINE: dict(baseline)} | {f"{key}-{value}": {**baseline, key: value} for key, value in changed}
+    given_keys = {"baseline": baseline, "changes": changes or None, "levels": levels}
+    found = ", ".join(f"{key}: {value}" for key, value in given_keys.items() if value is not None)
     raise ValueError(
         f"task={name}: its yaml may have baseline: {{<parameter>: <value>}} and changes: {{<parameter>: [<value>]}} of"
-        " some of these, or levels: {<setting>: {<parameter>: <value>}}, each of the same parameters"
+        " some of these, or levels: {<setting>: {<parameter>: <value>}}, each of the same parameters; it has"
+        f" {found}"
     )
 
 
-def baseline_from_yaml(cfg: DictConfig, hydra_config: HydraConf) -> None:
-    """Makes the plain values of a task's yaml its `baseline`.
+def follow_setting(cfg: DictConfig, hydra_config: HydraConf) -> None:
+    """Has the plain values of a task's yaml follow `setting`, as if it had `${setting:<parameter>}` in their place.
 
-    A value that the command has not set follows `setting`, as if the yaml had `${setting:<parameter>}`.
+    Where the yaml has `levels`, those that they name; without `baseline` and `levels` all, which become its `baseline`.
+    What the command or an experiment has set stays.
     """
+    levels = "levels" in cfg.task
+    if levels:
+        keys = list(next(iter(settings_of(cfg.task).values())))
+        if not any(_is_plain(cfg.task, key) for key in keys):
+            return
+    elif "baseline" in cfg.task:
+        return
+    else:
+        keys = [str(key) for key in cfg.task if key not in (*_OTHER_KEYS, *_PLAIN)]
     own = composed_anew("config", [f"task={hydra_config.runtime.choices['task']}"], hydra_config).task
-    plain = [str(key) for key in own if key not in (*_OTHER_KEYS, *_PLAIN)]
-    plain = [key for key in plain if not OmegaConf.is_interpolation(own, key) and not OmegaConf.is_missing(own, key)]
+    plain = [key for key in keys if _is_plain(own, key)]
     with open_dict(cfg):
-        cfg.task.baseline = {key: own[key] for key in plain}
+        if not levels:
+            cfg.task.baseline = {key: own[key] for key in plain}
         for key in plain:
             is_set = any(text.startswith(f"task.{key}=") for text in given(hydra_config))
             if not is_set and cfg.task[key] == own[key]:
                 cfg.task[key] = f"${{setting:{key}}}"
+
+
+def _is_plain(task_cfg: DictConfig, key: str) -> bool:
+    return key in task_cfg and not OmegaConf.is_interpolation(task_cfg, key)
 
 
 def _is_group(value: object, kind: type = object) -> bool:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -101,8 +102,6 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
 
     The config is resolved, with its setting's name, constructors' defaults and its dataset's digest and absolute path.
     """
-    if "experiment" in cfg:  # where Hydra puts the keys of a yaml that does not say otherwise
-        raise ValueError("the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)")
     with one_line_refusals():  # a value that is ???, or ${nothing}
         check_arguments("", RunConfig, cfg, yaml="conf/config.yaml")
         RunConfig(**{str(key): value for key, value in cfg.items()})
@@ -175,7 +174,10 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
     check_name(f"{prefix}.name", part.get("name"))
     name = f"{prefix}={part['name']}"
     base, supplied = _COMPONENTS[group]
-    component = subclass_of(base, part.get("_target_"), name)
+    component = subclass_of(torch.optim.Optimizer if group == "optimizer" else base, part.get("_target_"), name)
+    if not issubclass(component, base):
+        trains = f"optimizer=torch 'optimizer.all={{_target_: {part['_target_']}}}' trains by it"
+        raise ValueError(f"{name}: {component.__name__} is an optimizer of one model's parameters: {trains}")
     if group == "mixer":
         supplied = (*supplied, *asked_for(part["_target_"], part))
     own = ("name", "_target_", *(("lr",) if group == "optimizer" else ()))
@@ -194,6 +196,9 @@ def _check_inner(prefix: str, part: Any) -> None:
     """As `check_component`, of an optimizer inside a `TorchOptimizer`."""
     if not isinstance(part, dict) or "_target_" not in part:
         raise ValueError(f"{prefix}={part!r} must be a group of keys with a _target_, such as torch.optim.NAdam")
+    package = str(part["_target_"]).partition(".")[0]
+    if package in ("pytorch_optimizer", "heavyball") and find_spec(package) is None:
+        raise ValueError(f"{prefix}: {package} is not installed: pip install 'mixerlab[optimizers]'")
     component = subclass_of(torch.optim.Optimizer, part["_target_"], prefix)
     names = inspect.signature(component).parameters
     if "params" not in names or any("optimizer" in name for name in names):

@@ -97,7 +97,7 @@ def draw_dot(panel: Axes, y: float, point: Entry | None, style: Style) -> None:
     """A score, if there is one, and its spread; hollow if it misses settings or seeds."""
     if point is not None and point.mean is not None:
         panel.plot(
-            point.mean, y, marker=style.marker, markersize=marks.MARKER, color=style.colour, zorder=3,
+            point.mean, y, marker=style.marker, markersize=marks.MARKER, color=style.colour, zorder=5,  # over seeds
             markerfacecolor=style.colour if point.whole else "white",
         )  # fmt: skip
         marks.draw_spread(panel, y, point, INK, sideways=True)

@@ -38,7 +38,7 @@ class RayTasks:
 
     def __init__(self, train: Train, ray: Mapping[str, dict[str, Any]]):
         if importlib.util.find_spec("ray") is None:
-            raise ValueError("hydra/launcher=ray_tasks needs Ray: pip install -e '.[cluster]'")
+            raise ValueError("hydra/launcher=ray_tasks needs Ray: pip install 'mixerlab[cluster]'")
         self.train, self.init, self.remote = train, ray["init"], ray["remote"]
         self.driver: Child | None = None
         self.is_connected, self.patience_until = False, 0.0  # whether and when the driver was heard

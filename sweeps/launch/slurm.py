@@ -39,7 +39,7 @@ class SlurmJobs:
 
     def __init__(self, train: Train, folder: str | Path, max_num_timeout: int = 0, **options: Any):
         if importlib.util.find_spec("submitit") is None:
-            raise ValueError("hydra/launcher=slurm needs submitit: pip install -e '.[cluster]'")
+            raise ValueError("hydra/launcher=slurm needs submitit: pip install 'mixerlab[cluster]'")
         import submitit
 
         self.train, self.name = train, f"mixerlab-{uuid.uuid4().hex[:8]}"  # no other jobs have this name

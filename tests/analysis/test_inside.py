@@ -13,10 +13,35 @@ from mixerlab.models.language_model import LanguageModel
 
 WIDTH = 16
 TOKENS = torch.arange(7)[None]
+
+
+class Sinks(SequenceMixer):
+    """Attention whose first keys stay visible, with layers that have the short names of what they give."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def attention_parts(self, x):
+        ages = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+        seen = (ages >= 0) & ((ages < 2) | (torch.arange(x.shape[1]) < 1))
+        return AttentionParts(*(layer(x).unflatten(-1, (2, -1)) for layer in (self.q, self.k, self.v)), 0.3, seen=seen)
+
+    def forward(self, x):
+        q, k, v, scale, *_, seen = self.attention_parts(x)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen, scale=scale)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def project_out(self, y):
+        return y
+
+
 MIXERS = {
     "attn": lambda: Attention(WIDTH),
     "attn, window": lambda: Attention(WIDTH, window=3),
     "attn, grouped": lambda: Attention(WIDTH, num_heads=4, num_kv_heads=2, bias=True),
+    "attn, sinks": Sinks,
     "parallax": lambda: Parallax(WIDTH, zero_init_rho=False, rope_on_rho=True),
     "lla": lambda: LocalLinearAttention(WIDTH, bandwidth=2.0),
     "parallax, gated": lambda: Parallax(WIDTH, num_heads=4, num_kv_heads=2, zero_init_rho=False, rho_gate=True),
@@ -69,43 +94,13 @@ def test_rows_of_a_model():
     gate = mixer.g_proj(x).sigmoid()[:, 1:]
     assert of[1, "gate"]["mean"] == pytest.approx(gate.mean().item())
     assert of[1, "gate"]["q95"] == pytest.approx(gate.flatten().quantile(0.95).item())
-    assert of[1, "norm W_R"] == {
-        "layer": 1,
-        "measure": "norm W_R",
-        "mean": pytest.approx(mixer.r_proj.weight.norm().item()),
-    }
+    norm = pytest.approx(mixer.r_proj.weight.norm().item())
+    assert of[1, "norm W_R"] == {"layer": 1, "measure": "norm W_R", "mean": norm}
     k_heads = mixer.k_proj.weight.unflatten(0, (2, 4))
     r_heads = mixer.r_proj.weight.unflatten(0, (4, 4))
     ranks = [measures.stable_rank(r_heads[head].T @ k_heads[head // 2]) for head in range(4)]
     assert of[1, "srank W_RK"]["mean"] == pytest.approx(torch.stack(ranks).mean().item())
     assert not any(hooks for module in model.modules() if (hooks := module._forward_pre_hooks))
-
-
-class Sinks(SequenceMixer):
-    """Attention whose first keys stay visible, with layers that have the short names of what they give."""
-
-    def __init__(self):
-        super().__init__()
-        self.q, self.k, self.v = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def attention_parts(self, x):
-        ages = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
-        seen = (ages >= 0) & ((ages < 2) | (torch.arange(x.shape[1]) < 1))
-        return AttentionParts(*(layer(x).unflatten(-1, (2, -1)) for layer in (self.q, self.k, self.v)), 0.3, seen=seen)
-
-    def forward(self, x):
-        q, k, v, scale, *_, seen = self.attention_parts(x)
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen, scale=scale)
-        return mixed.transpose(1, 2).flatten(2)
-
-
-@torch.no_grad()
-def test_a_mixer_says_which_keys_it_sees():
-    mixer, x = drawn(Sinks()), torch.randn(1, 9, WIDTH, dtype=torch.float64)
-    own = inside._of_sequence(mixer.attention_parts(x), 0)
-    p, _ = inside._weights(own)
-    torch.testing.assert_close((p @ own.v).transpose(0, 1).flatten(1)[None], mixer(x))
 
 
 def test_weights_of_layers_called_as_activations_have_other_names():

@@ -14,7 +14,6 @@ SEEN = visible_keys(T, None, torch.device("cpu"))
 
 @pytest.fixture
 def case():
-    """q, k, v and rho of a sequence, with p and s."""
     torch.manual_seed(0)
     q, k, v, rho = torch.randn(4, T, D, dtype=torch.float64)
     p = measures.softmax_weights(q, k, 0.7, SEEN)

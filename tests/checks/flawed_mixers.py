@@ -106,12 +106,6 @@ def draws_once(mixer, x, y):
     return y * mixer.drawn
 
 
-def draws_once_into_a_buffer(mixer, x, y):
-    if not hasattr(mixer, "is_drawn"):
-        mixer.h, mixer.is_drawn = torch.randn(x.shape[2]), True
-    return y * mixer.h
-
-
 def with_alias(mixer):
     mixer.shift = nn.Parameter(torch.ones(()))
     mixer.aliases = [mixer.shift]
@@ -129,7 +123,6 @@ def makes_a_parameter(mixer, x, y):
 
 
 def set_(name, make):
-    """Sets an attribute that `make` makes of the width."""
     return lambda mixer: setattr(mixer, name, make(mixer.linear.in_features))
 
 
@@ -142,8 +135,6 @@ def zeros(size):
 
 
 class OwnLayer(nn.Module):
-    """With a random table."""
-
     def __init__(self, size):
         super().__init__()
         self.table = torch.randn(size)
@@ -189,9 +180,7 @@ FLAWS = {
     "weights of an LSTM": Flaw(lambda m, x, y: y, None, set_("rnn", lambda d: nn.LSTM(d, d, num_layers=2))),
     # later tokens
     "mean": Flaw(lambda m, x, y: past(y) + y.mean(1, keepdim=True), FUTURE),
-    "next": Flaw(lambda m, x, y: past(y) + y.roll(-1, dims=1), FUTURE),
     "within chunks": Flaw(within_chunks, FUTURE),
-    "across chunks": Flaw(across_edges(32), FUTURE),
     "norm over time": Flaw(
         lambda m, x, y: past(y) - m.training * past(y).mean(1, keepdim=True), f"{FUTURE}.*in training mode only"
     ),
@@ -208,7 +197,6 @@ FLAWS = {
     "overwrites": Flaw(overwrites, "modified by an inplace operation"),
     "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), DRAWS),
     "draws once": Flaw(draws_once, DRAWS),
-    "draws once into a buffer": Flaw(draws_once_into_a_buffer, DRAWS, with_buffer),
     # parameters and buffers
     "reads late": Flaw(recomputes, LATE, with_shift),
     "reads a list": Flaw(
@@ -237,7 +225,7 @@ def population_of(make, seeds=(0, 1), vocabulary=VOCAB, width=WIDTH):
     return Population(lambda: LanguageModel(vocabulary, width, 2, make), seeds)
 
 
-def look_as_a_run(make, *, bf16=False, lengths=(LENGTH,), may_see_future=False, seeds=(0, 1)) -> OutputCheck:
+def as_a_run(make, *, bf16=False, lengths=(LENGTH,), may_see_future=False, seeds=(0, 1)) -> OutputCheck:
     """All that a run asks of a mixer before it trains."""
     check_construction(make)
     population = population_of(make, seeds)

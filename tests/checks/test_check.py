@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mixerlab.checks.contract import WIDTH, check_everything, check_mixer, check_replicas, check_state
+from mixerlab.checks.contract import WIDTH, check_mixer, check_replicas, check_state
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.records.errors import RefusedMixer
@@ -74,7 +74,6 @@ def test_a_gradient_that_is_not_finite_in_bfloat16_is_refused():
 
 @torch.library.custom_op("tests::mix_replicas", mutates_args=())
 def mix_replicas(x: torch.Tensor) -> torch.Tensor:
-    """The identity, but under vmap each replica gets the output of its neighbour."""
     return x.clone()
 
 
@@ -91,20 +90,6 @@ def test_a_mixer_that_mixes_replicas_is_refused():
 
     with pytest.raises(RefusedMixer, match=r"the output of a replica is .* off beside others"):
         check_replicas(Mixes)
-
-
-class Complex(Mixer):
-    def __init__(self, d_model):
-        super().__init__(d_model)
-        self.rate = nn.Parameter(torch.ones(1, dtype=torch.complex64))
-
-    def forward(self, x):
-        return self.o(x) * self.rate.real
-
-
-def test_what_we_refuse_of_a_mixer_needs_no_place():
-    with pytest.raises(ValueError, match=r"^mixer.rate is complex64, .* \(checked at d_model=32;"):
-        check_everything(lambda: Complex(WIDTH))
 
 
 class Convolved(SequenceMixer):

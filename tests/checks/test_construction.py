@@ -30,8 +30,7 @@ def sets_back():
 
 def draws():
     np.random.default_rng(0).random()
-    torch.rand(3, generator=torch.Generator().manual_seed(0))
-    torch.rand(2), np.random.rand(), random.random()  # noqa: NPY002
+    torch.rand(3, generator=torch.Generator().manual_seed(0)), torch.rand(2), np.random.rand(), random.random()  # noqa: NPY002
 
 
 def seeds_everything():

@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 
 import pytest
-from flawed_mixers import FLAWS, FUTURE, Flawed, look_as_a_run
+from flawed_mixers import FLAWS, FUTURE, Flawed, as_a_run
 
 from mixerlab.checks.contract import WIDTH, check_mixer
 
@@ -23,10 +23,10 @@ def test_the_check(name):
 def test_a_run(name, bf16):
     message = None if FLAWS[name].check_only else FLAWS[name].message
     with refused(message):
-        check = look_as_a_run(lambda: Flawed(name), bf16=bf16)
+        check = as_a_run(lambda: Flawed(name), bf16=bf16)
     if message is None:
         assert check.sees_future is (None if name == "NaN" else False)
         assert len(check.notes) == (name in ("NaN", "rows in training"))
     elif message.startswith(FUTURE):
-        check = look_as_a_run(lambda: Flawed(name), bf16=bf16, may_see_future=True)
+        check = as_a_run(lambda: Flawed(name), bf16=bf16, may_see_future=True)
         assert check.sees_future is True and FUTURE in check.notes[0]

@@ -6,19 +6,7 @@ import pytest
 import torch
 from command_line import TINY, records, run_py
 from every_mixer import MIXERS, mixer_of
-from flawed_mixers import (
-    BATCH,
-    FLAWS,
-    LENGTH,
-    VOCAB,
-    WIDTH,
-    Flaw,
-    Flawed,
-    across_edges,
-    look_as_a_run,
-    past,
-    population_of,
-)
+from flawed_mixers import BATCH, FLAWS, LENGTH, VOCAB, WIDTH, Flaw, Flawed, across_edges, as_a_run, past, population_of
 
 from mixerlab.checks import outputs
 from mixerlab.checks.outputs import KEEPS_STATE, OutputCheck, find_leak, find_state
@@ -36,8 +24,6 @@ def exactly(monkeypatch):
 
 @pytest.fixture
 def with_forward(monkeypatch):
-    """A mixer with this `forward(mixer, x, y)`."""
-
     def make(forward):
         monkeypatch.setitem(FLAWS, "mine", Flaw(forward))
         return lambda: Flawed("mine")
@@ -87,13 +73,13 @@ def in_long_rows(mixer, x, y):
 
 def test_test_rows_of_another_length_are_looked_at(with_forward):
     make = with_forward(in_long_rows)
-    assert look_as_a_run(make).notes == []
+    assert as_a_run(make).notes == []
     with pytest.raises(RefusedMixer, match=r"sees the future: .*, in test rows of 70 tokens\. model.may_see_future"):
-        look_as_a_run(make, lengths=(LENGTH, 70))
-    allowed = look_as_a_run(make, lengths=(LENGTH, 70), may_see_future=True)
+        as_a_run(make, lengths=(LENGTH, 70))
+    allowed = as_a_run(make, lengths=(LENGTH, 70), may_see_future=True)
     assert allowed.sees_future is True and allowed.notes[0].endswith(", in test rows of 70 tokens")
     make = with_forward(lambda mixer, x, y: in_long_rows(mixer, x, y) if mixer.training else past(y))
-    assert look_as_a_run(make, lengths=(LENGTH, 70)).sees_future is False  # no such row trains
+    assert as_a_run(make, lengths=(LENGTH, 70)).sees_future is False  # no such row trains
 
 
 def test_an_auto_encoder_may_see_everything_and_keeps_no_state():
@@ -113,8 +99,6 @@ def test_an_auto_encoder_may_see_everything_and_keeps_no_state():
 
 @pytest.fixture
 def run_of(own, tmp_path):
-    """The command of a run with a flawed mixer, through a yaml."""
-
     def command(flaw, *more):
         options = own("mixer/mine", f"name: mine\n_target_: flawed_mixers.Flawed\nflaw: {flaw}\n")
         return *options, "mixer=mine", *TINY, f"results_dir={tmp_path}", *(more or ("task=icr",))

@@ -1,12 +1,12 @@
-"""Compiles every Triton kernel for an H100 or H200 without one: `python compile_for_hopper.py [GROUP...]`.
+"""Compiles every Triton kernel for an H100 or H200 without one: `python compile_for_hopper.py`.
 
 The interpreter runs kernels as Python, and takes much that the compiler refuses. Here launches are compiled, down to
 machine code, and not made: the operators' results are nonsense, only that they compile counts. Prints the modules
 whose kernels were compiled.
 """
 
-import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,23 +30,13 @@ BF16 = torch.bfloat16
 SHARED_MEMORY = 227 * 1024  # bytes that a program may have
 
 
-class Hopper:
-    """What Triton asks the driver of a GPU in order to compile."""
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device=0):
-        return 0
-
-    def get_active_torch_device(self):
-        return torch.device("cpu")
-
-    def get_device_interface(self):
-        return torch.cuda
+HOPPER = SimpleNamespace(  # what Triton asks the driver of a GPU in order to compile
+    get_current_target=lambda: GPUTarget("cuda", 90, 32),
+    get_current_device=lambda: 0,
+    get_current_stream=lambda device=0: 0,
+    get_active_torch_device=lambda: torch.device("cpu"),
+    get_device_interface=lambda: torch.cuda,
+)
 
 
 def differentiate(operator, *shapes, dtype=BF16, **given) -> None:
@@ -95,7 +85,6 @@ def run_models() -> None:
 
 
 def run_others() -> None:
-    """What no model of ours launches, or only with other options."""
     differentiate(swiglu_packed, (2, 64, 704), backend="triton")
     sequence, vector = (2, 64, 32), (32,)
     shapes = sequence, sequence, vector, (32, 16), (2, 64, 16), (2, 64, 16), vector, sequence
@@ -116,23 +105,10 @@ def run_optimizer() -> None:
         backend="triton",
     )  # fmt: skip
     join_columns([torch.randn(2, 4, 4), torch.randn(2, 3).to(BF16)], backend="triton")
-
-
-def run_newton_schulz() -> None:
     orthogonalise(torch.randn(3, 128 * 352), ((128, 352),), 5, backend="triton")
 
 
-GROUPS = {
-    "attention": run_attention,
-    "models": run_models,
-    "others": run_others,
-    "optimizer": run_optimizer,
-    "newton_schulz": run_newton_schulz,
-}
-
-
-def main(*groups: str) -> None:
-    """Compiles the kernels of these groups, or of all."""
+def main() -> None:
     modules = set()
 
     def compiled(src, metadata, **_):
@@ -142,12 +118,12 @@ def main(*groups: str) -> None:
 
     triton.knobs.compilation.listener = compiled
     dispatch.runs_triton = lambda device: True  # the CPU that is here would be refused
-    driver.set_active(Hopper())
+    driver.set_active(HOPPER)
     with compiling_ahead():
-        for group in groups or GROUPS:
-            GROUPS[group]()
+        for run in (run_attention, run_models, run_others, run_optimizer):
+            run()
     print("\n".join(sorted(modules)))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -47,7 +47,7 @@ def check_close(function, plain, inputs, tolerance: float = FLOAT32) -> None:
 
 
 @contextmanager
-def traced_as_they_run():
+def traced():
     """Our operators in this block are what `torch.compile` takes them for.
 
     Their results have the shapes, dtypes and strides that are known without running them, and no input changes.
@@ -59,8 +59,6 @@ def traced_as_they_run():
 
 
 class Recorded(TorchDispatchMode):
-    """Keeps which operators of ours are called, and with what."""
-
     def __init__(self):
         super().__init__()
         self.calls = []
@@ -73,7 +71,7 @@ class Recorded(TorchDispatchMode):
 
 def check_replicas(function, stacked: list[Tensor], tolerance: float = FLOAT32) -> None:
     """Under vmap each replica gets the same as by itself, and operators are traced as they run."""
-    with traced_as_they_run():
+    with traced():
         together = run(torch.func.vmap(function), stacked)
     results = together[: len(together) - sum(t.is_floating_point() for t in stacked)]
     grads = draw(*(t.shape for t in results), dtype=torch.bfloat16, seed=99)
@@ -82,7 +80,7 @@ def check_replicas(function, stacked: list[Tensor], tolerance: float = FLOAT32) 
         check([t[r] for t in together], single, tolerance)
 
 
-def same_bits_and_close(function, plain, inputs, tolerance: float = BFLOAT16) -> None:
+def same_bits(function, plain, inputs, tolerance: float = BFLOAT16) -> None:
     """Two runs agree bit for bit, and with float64 within the rounding of bfloat16."""
     first, second = run(function, inputs), run(function, inputs)
     for a, b in zip(first, second, strict=True):

@@ -23,18 +23,15 @@ def draw(length, head_dim, *, heads=2, kv_heads=2, batch=2, dtype=torch.float32,
 
 
 def run(function, tensors, **options) -> list[Tensor]:
-    """The output and the four gradients."""
     return fused_cases.run(partial(function, **options), tensors[:-1], tensors[-1:])
 
 
 def exact(tensors, *, scale=None, window=None) -> list[Tensor]:
-    """The same in float64 through PyTorch's autograd."""
     scale = tensors[0].shape[-1] ** -0.5 if scale is None else scale
     return run(parallax_reference, [x.double() for x in tensors], scale=scale, window=window)
 
 
 def operators_of(function) -> set[str]:
-    """The names of our operators that `function()` runs."""
     with fused_cases.Recorded() as recorded:
         function()
     return {operator.overloadpacket._qualified_op_name for operator, _ in recorded.calls}

@@ -1,11 +1,7 @@
-"""What the tests of recurrences share: inputs, the comparison with an oracle, and the loop of the selective scan."""
+"""What the tests of recurrences share: inputs, and the comparison with an oracle."""
 
 import torch
-import torch.nn.functional as F
-from fused_cases import traced_as_they_run
-from torch import Tensor
-
-NAMES = ("q", "k", "v", "log_decay", "beta")
+from fused_cases import traced
 
 
 def random_inputs(seed, batch=2, length=17, heads=2, dim=16, dtype=torch.float64, device="cpu"):
@@ -20,24 +16,25 @@ def random_inputs(seed, batch=2, length=17, heads=2, dim=16, dtype=torch.float64
     return [x.to(device, dtype) for x in (q, k, v)] + [x.to(device, gates) for x in (log_decay, beta)]
 
 
-def value_and_gradients(function, inputs):
+def value_and_grads(function, inputs):
     """The output and the gradient of every input, for a fixed random weighting of the output."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     out = function(*leaves)
-    return out, torch.autograd.grad(out, leaves, output_weights(out))
+    return out, torch.autograd.grad(out, leaves, weights_of(out))
 
 
-def output_weights(out):
+def weights_of(out):
     """Random weights that are exact in every dtype, so that an oracle in another dtype gets the same."""
     weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return weights.bfloat16().to(out)
 
 
-def check(function, oracle, inputs, tolerance, names=NAMES):
+def check(function, oracle, inputs, tolerance):
     """Output and every gradient within `tolerance` of the oracle on the same float64 values."""
-    out, grads = value_and_gradients(function, inputs)
-    expected, expected_grads = value_and_gradients(oracle, [x.double() for x in inputs])
-    for name, got, want in zip(("output", *names), (out, *grads), (expected, *expected_grads), strict=True):
+    out, grads = value_and_grads(function, inputs)
+    expected, expected_grads = value_and_grads(oracle, [x.double() for x in inputs])
+    names = ("output", "q", "k", "v", "log_decay", "beta", "ridge")[: 1 + len(inputs)]
+    for name, got, want in zip(names, (out, *grads), (expected, *expected_grads), strict=True):
         got = got.double()
         error = ((got - want).norm() / want.norm().clamp_min(0.1)).item()
         assert error < tolerance, f"{name}: relative error {error:.2e}"
@@ -48,18 +45,18 @@ def check(function, oracle, inputs, tolerance, names=NAMES):
 def check_replicas(function, replicas):
     """`vmap` over two replicas of the inputs equals one call for each, and operators are traced as they run."""
     stacked = [torch.stack(pair) for pair in zip(*replicas, strict=True)]
-    with traced_as_they_run():
-        out, grads = value_and_gradients(torch.func.vmap(function), stacked)
+    with traced():
+        out, grads = value_and_grads(torch.func.vmap(function), stacked)
     leaves = [[x.detach().clone().requires_grad_() for x in inputs] for inputs in replicas]
     single = torch.stack([function(*inputs) for inputs in leaves])
     torch.testing.assert_close(out, single, rtol=0, atol=0)
-    expected = torch.autograd.grad(single, [x for xs in leaves for x in xs], output_weights(out))
+    expected = torch.autograd.grad(single, [x for xs in leaves for x in xs], weights_of(out))
     for i, grad in enumerate(grads):
         pair = torch.stack((expected[i], expected[len(stacked) + i]))
         torch.testing.assert_close(grad, pair, rtol=1e-5, atol=1e-6)
 
 
-def blank_heavy_inputs(seed, **sizes):
+def blank_inputs(seed, **sizes):
     """70 % of the positions hold one key, long steps, slow decay: what a task with blanks looks like."""
     q, k, v, log_decay, beta = random_inputs(seed, **sizes)
     blank = torch.rand(k.shape[:3], generator=torch.Generator().manual_seed(seed))[..., None] < 0.7
@@ -67,15 +64,15 @@ def blank_heavy_inputs(seed, **sizes):
     return [q, k, v, 0.005 * log_decay, 0.5 + 0.5 * beta]
 
 
-def check_compiled_and_captured(function, inputs):
+def check_graphs(function, inputs):
     """The same output and gradients from one graph of torch.compile, and from replays of a CUDA graph."""
-    expected, expected_grads = value_and_gradients(function, inputs)
+    expected, expected_grads = value_and_grads(function, inputs)
     compiled = torch.compile(function, fullgraph=True)
-    out, grads = value_and_gradients(compiled, inputs)
+    out, grads = value_and_grads(compiled, inputs)
     torch.testing.assert_close((out, *grads), (expected, *expected_grads), rtol=0, atol=0)
 
     leaves = [torch.zeros_like(x).requires_grad_() for x in inputs]
-    weights = output_weights(expected)
+    weights = weights_of(expected)
     warm_up = torch.cuda.Stream()
     with torch.cuda.stream(warm_up):
         torch.autograd.grad(function(*leaves), leaves, weights)
@@ -89,21 +86,3 @@ def check_compiled_and_captured(function, inputs):
             leaf.copy_(x)
     graph.replay()
     torch.testing.assert_close((out, *grads), (expected, *expected_grads), rtol=0, atol=0)
-
-
-def mesa_inputs(seed, make=random_inputs, heads=2, dim=16, dtype=torch.float64, device="cpu", **sizes):
-    inputs = make(seed, heads=heads, dim=dim, dtype=dtype, device=device, **sizes)
-    rng = torch.Generator().manual_seed(seed + 1)
-    ridge = 0.25 + torch.rand(heads, dim, generator=rng, dtype=torch.float64)
-    return [*inputs, ridge.to(device, torch.promote_types(dtype, torch.float32))]
-
-
-def selective_loop(u, delta, delta_bias, A, B, C, D, z) -> Tensor:
-    """The recurrence one step at a time; autograd gives the gradients."""
-    step = F.softplus(delta + delta_bias)
-    h = torch.zeros(u.shape[0], *A.shape, dtype=u.dtype, device=u.device)
-    outputs = []
-    for t in range(u.shape[1]):
-        h = torch.exp(step[:, t, :, None] * A) * h + (step * u)[:, t, :, None] * B[:, t, None, :]
-        outputs.append((h * C[:, t, None, :]).sum(-1) + D * u[:, t])
-    return torch.stack(outputs, dim=1) * F.silu(z)

@@ -3,18 +3,7 @@
 import pytest
 import torch
 from formulas import convolution
-from fused_cases import (
-    BACKENDS,
-    BFLOAT16,
-    check,
-    check_close,
-    check_replicas,
-    double,
-    draw,
-    run,
-    same_bits_and_close,
-    traced_as_they_run,
-)
+from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits, traced
 from test_heads import plain as split
 from torch.func import vmap
 
@@ -40,7 +29,6 @@ def make_inputs(batch, length, convolved, parts, taps, device, seed=0):
 
 
 def plain(packed, weight, parts):
-    """The convolution from its formula, then each part."""
     channels = len(weight)
     return split(torch.cat((convolution(packed[..., :channels], weight), packed[..., channels:]), dim=-1), parts)
 
@@ -74,7 +62,7 @@ def test_is_the_formula(device, case, backend):
 
 def test_a_unit_norm_of_zeros_is_zero(device):
     inputs = torch.zeros(1, 3, 8, device=device), torch.ones(8, 4, device=device)
-    with traced_as_they_run():
+    with traced():
         norm, *gradients = run(
             lambda x, w: convolve_heads(x, w, [Part(2, 4, Form.UNIT_NORM)], backend="triton"), inputs
         )
@@ -138,4 +126,4 @@ def test_in_bfloat16(device, batch, length, heads, width):
     convolved, parts = parts_of(heads, width)
     packed, weight = make_inputs(batch, length, convolved, parts, 4, device)
     inputs = [packed.bfloat16(), weight]
-    same_bits_and_close(lambda x, w: convolve_heads(x, w, parts), lambda x, w: plain(x, w, parts), inputs)
+    same_bits(lambda x, w: convolve_heads(x, w, parts), lambda x, w: plain(x, w, parts), inputs)

@@ -1,76 +1,23 @@
 """The fused operators against their plain formulas in float64: results and every gradient."""
 
+from functools import partial
+
 import pytest
 import torch
-from formulas import EPS, plain_norm
-from fused_cases import (
-    BACKENDS,
-    BFLOAT16,
-    FLOAT32,
-    check,
-    check_close,
-    check_replicas,
-    double,
-    draw,
-    run,
-    same_bits_and_close,
-    traced_as_they_run,
-)
+from formulas import EPS, convolution, plain_norm
+from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits, traced
 
-from mixerlab.kernels.fused import add_rms_norm, embedding, gated_rms_norm, rms_norm, swiglu, swiglu_packed
+from mixerlab.kernels import fused
+from mixerlab.kernels.fused.embedding import operator as embedding_operator
+from mixerlab.kernels.fused.norm_linear import operator as norm_linear_operator
+from mixerlab.kernels.fused.rms_norm import operator as norm_operator
+from mixerlab.kernels.short_convolution import short_convolution
+
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def plain_add_norm(x, y, weight):
     return x + y, plain_norm(x + y, weight)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", [(17, 96), (2, 3, 128), (40, 1024), (1, 3)], ids=str)
-def test_rms_norm(device, shape, backend):
-    inputs = draw(shape, shape[-1:], device=device)
-    check_close(lambda x, w: rms_norm(x, w, EPS, backend=backend), plain_norm, inputs)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", [(17, 96), (2, 3, 128)], ids=str)
-def test_add_rms_norm(device, shape, backend):
-    inputs = draw(shape, shape, shape[-1:], device=device)
-    check_close(lambda x, y, w: add_rms_norm(x, y, w, EPS, backend=backend), plain_add_norm, inputs)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("used", [[0], [1], [0, 1]], ids=str)
-def test_add_rms_norm_of_nothing(device, used, backend):
-    """The stream also goes past the norm: its gradient is the sum of both, or the only one that exists."""
-
-    def with_inputs(norm):  # both inputs are used, even if no result is
-        return lambda x, w: [norm(x, w)[i] for i in used] + [x * w.mean()]
-
-    inputs = draw((5, 17, 24), (24,), device=device)
-    check_close(
-        with_inputs(lambda x, w: add_rms_norm(x, None, w, EPS, backend=backend)),
-        with_inputs(lambda x, w: (x, plain_norm(x, w))),
-        inputs,
-    )
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_add_rms_norm_of_two_dtypes(device, backend):
-    """A float32 stream and a bfloat16 branch: the sum is float32, and each gradient has the dtype of its input."""
-    x, y, weight = draw((5, 8), (5, 8), (8,), device=device)
-    inputs = [x, y.bfloat16(), weight]
-    with torch.autocast(device, torch.bfloat16), traced_as_they_run():
-        actual = run(lambda *a: add_rms_norm(*a, EPS, backend=backend), inputs)
-        assert rms_norm(x, weight, EPS, backend=backend).dtype == torch.bfloat16
-    assert [t.dtype for t in actual] == [torch.float32, torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
-    check(actual, run(plain_add_norm, double(inputs)), BFLOAT16)
-
-
-def test_norms_under_vmap(device):
-    inputs = draw((3, 2, 9, 16), (3, 2, 9, 16), (3, 16), device=device)
-    check_replicas(lambda x, y, w: add_rms_norm(x, y, w, EPS, backend="triton"), inputs)
-    check_replicas(lambda x, w: rms_norm(x[:, ::2], w, EPS, backend="triton"), [inputs[0], inputs[2]])
-    check_replicas(lambda x, w: add_rms_norm(x[:, ::2], None, w, EPS, backend="triton"), [inputs[0], inputs[2]])
 
 
 def plain_swiglu(gate, up):
@@ -81,39 +28,129 @@ def plain_swiglu_packed(gate_up):
     return plain_swiglu(*gate_up.chunk(2, dim=-1))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", [(17, 96), (2, 3, 8), (33, 1), (0, 3, 4)], ids=str)
-def test_swiglu(device, shape, backend):
-    inputs = draw(shape, shape, device=device)
-    check_close(lambda *a: swiglu(*a, backend=backend), plain_swiglu, inputs)
-    packed = [torch.cat(inputs, dim=-1)]
-    check_close(lambda x: swiglu_packed(x, backend=backend), plain_swiglu_packed, packed)
-
-
-def test_swiglu_of_strided_tensors_under_vmap(device):
-    inputs = draw((3, 5, 7, 10), (3, 5, 7, 5), device=device)
-    check_replicas(lambda x, up: swiglu(x[..., ::2], up, backend="triton"), inputs)
-    check_replicas(lambda x: swiglu_packed(x[:, 1:, :6], backend="triton"), inputs[:1])
+def plain_mlp(x, gate_up, down):
+    return plain_swiglu_packed(x @ gate_up.T) @ down.T
 
 
 def plain_gated_norm(x, gate, weight, silu=True):
     return (gate if silu else 1) * torch.sigmoid(gate) * plain_norm(x, weight).flatten(-2)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("silu", [True, False])
-@pytest.mark.parametrize("shape", [(2, 9, 3, 16), (1, 40, 2, 20), (3, 1, 1, 128)], ids=str)
-def test_gated_rms_norm(device, shape, silu, backend):
-    inputs = draw(shape, (*shape[:2], shape[2] * shape[3]), shape[3:], device=device)
-    check_close(
-        lambda *a: gated_rms_norm(*a, EPS, silu=silu, backend=backend), lambda *a: plain_gated_norm(*a, silu), inputs
-    )
+def plain_norm_linear(x, y, gain, weight, bias):
+    return plain_norm(x if y is None else x + y, gain) @ weight.T + bias
 
 
-def test_gated_rms_norm_of_strided_tensors_under_vmap(device):
-    """The gate is a part of a wider projection; each replica has its own weight."""
-    inputs = draw((3, 2, 7, 2, 8), (3, 2, 7, 30), (3, 8), device=device)
-    check_replicas(lambda x, packed, w: gated_rms_norm(x, packed[..., 10:26], w, EPS, backend="triton"), inputs)
+def norm_linear_of_nothing(x, *parameters, **options):
+    return fused.norm_linear(x, None, *parameters, EPS, **options)
+
+
+def of_nothing(x, *parameters):
+    return plain_norm_linear(x, None, *parameters)
+
+
+def plain_linear(x, weight, bias=0):
+    return x @ weight.T + bias
+
+
+def plain_embedding(tokens, weight):
+    return weight[tokens]
+
+
+def at_eps(function, **given):
+    return lambda *inputs, **options: function(*inputs, EPS, **given, **options)
+
+
+def mlp_shapes(rows, width, inner, replicas=()):
+    return (*replicas, *rows, width), (*replicas, 2 * inner, width), (*replicas, width, inner)
+
+
+def norm_linear_shapes(rows, width, outputs):
+    return (*rows, width), (*rows, width), (width,), (outputs, width), (outputs,)
+
+
+def linear_shapes(rows, outputs, inputs):
+    return (*rows, inputs), (outputs, inputs)
+
+
+def convolution_shapes(batch, length, channels, taps):
+    return (batch, length, channels), (channels, taps), (channels,)
+
+
+def gated_shapes(*shape):
+    return shape, (*shape[:2], shape[2] * shape[3]), shape[3:]
+
+
+NORMS = [(17, 96), (2, 3, 128)]
+GATED = [(2, 9, 3, 16), (1, 40, 2, 20), (3, 1, 1, 128)]
+SWIGLU = [(17, 96), (2, 3, 8), (33, 1), (0, 3, 4)]
+# Whole tiles; tiles cut on all sides; sizes below the smallest of a product.
+MLP = [((2, 64), 128, 64), ((3, 23), 72, 52), ((5,), 4, 3), ((0, 3), 8, 16)]
+# Whole tiles, parts of one, and the widest that the kernel takes.
+HEADS = [((4, 16), 128, 16), ((2, 37), 24, 5), ((9,), 24, 38), ((1,), 3, 1), ((33,), 128, 128), ((0, 3), 8, 4)]
+LINEAR = [(rows, *sizes) for sizes in ((40, 24), (1, 1)) for rows in ((2, 150), (300,), (7,), (), (0, 3))]
+CONVOLUTION = [(1, 1, 3, 4), (2, 17, 5, 2), (1, 32, 3, 3), (1, 33, 130, 4), (1, 3, 4, 1)]  # a program takes 64 channels
+OPERATORS = {  # with the formula, the shapes of the inputs, and the sizes that these depend on
+    "rms_norm": (at_eps(fused.rms_norm), plain_norm, lambda *s: (s, s[-1:]), [*NORMS, (40, 1024), (1, 3)]),
+    "add_rms_norm": (at_eps(fused.add_rms_norm), plain_add_norm, lambda *s: (s, s, s[-1:]), NORMS),
+    "swiglu": (fused.swiglu, plain_swiglu, lambda *s: (s, s), SWIGLU),
+    "swiglu_packed": (fused.swiglu_packed, plain_swiglu_packed, lambda *s: ((*s[:-1], 2 * s[-1]),), SWIGLU),
+    "swiglu_mlp": (fused.swiglu_mlp, plain_mlp, mlp_shapes, MLP),
+    "gated_rms_norm": (at_eps(fused.gated_rms_norm, silu=True), plain_gated_norm, gated_shapes, GATED),
+    "sigmoid": (at_eps(fused.gated_rms_norm, silu=False), partial(plain_gated_norm, silu=False), gated_shapes, GATED),
+    "norm_linear": (at_eps(fused.norm_linear), plain_norm_linear, norm_linear_shapes, HEADS),
+    "norm_linear of nothing": (norm_linear_of_nothing, of_nothing, lambda *s: norm_linear_shapes(*s)[1:], HEADS[1:3]),
+    "linear": (fused.linear, plain_linear, linear_shapes, LINEAR),
+    "linear with a bias": (fused.linear, plain_linear, lambda *s: (*linear_shapes(*s), s[1:2]), LINEAR[:3]),
+    "short_convolution": (short_convolution, convolution, convolution_shapes, CONVOLUTION),
+}
+
+
+CASES = [(name, sizes) for name, (*_, cases) in OPERATORS.items() for sizes in cases]
+
+
+@each_backend
+@pytest.mark.parametrize(("name", "sizes"), CASES, ids=str)
+def test_equals_the_formula(device, name, sizes, backend):
+    function, plain, shapes, _ = OPERATORS[name]
+    tolerance = {"tolerance": 1e-6} if name == "short_convolution" else {}
+    check_close(partial(function, backend=backend), plain, draw(*shapes(*sizes), device=device), **tolerance)
+
+
+@each_backend
+@pytest.mark.parametrize("used", [[0], [1], [0, 1]], ids=str)
+def test_add_rms_norm_of_nothing(device, used, backend):
+    """The stream also goes past the norm: its gradient is the sum of both, or the only one that exists."""
+
+    def with_inputs(norm):  # both inputs are used, even if no result is
+        return lambda x, w: [norm(x, w)[i] for i in used] + [x * w.mean()]
+
+    ours = with_inputs(lambda x, w: fused.add_rms_norm(x, None, w, EPS, backend=backend))
+    check_close(ours, with_inputs(lambda x, w: (x, plain_norm(x, w))), draw((5, 17, 24), (24,), device=device))
+
+
+@each_backend
+def test_updates_of_another_dtype(device, backend):
+    """A float32 stream and a bfloat16 branch: the sum is float32, and each gradient has the dtype of its input."""
+    x, y, *parameters = draw(*norm_linear_shapes((40,), 16, 4), device=device)
+    given = [x, y.bfloat16(), *parameters]
+    with traced():
+        actual = run(partial(at_eps(fused.norm_linear), backend=backend), given)
+    assert [t.dtype for t in actual] == [torch.float32, torch.float32, torch.bfloat16, *[torch.float32] * 3]
+    check(actual, run(plain_norm_linear, double(given)), BFLOAT16)
+    with torch.autocast(device, torch.bfloat16), traced():
+        actual = run(partial(at_eps(fused.add_rms_norm), backend=backend), given[:3])
+        assert fused.rms_norm(x, parameters[0], EPS, backend=backend).dtype == torch.bfloat16
+    assert [t.dtype for t in actual] == [torch.float32, torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
+    check(actual, run(plain_add_norm, double(given[:3])), BFLOAT16)
+
+
+@pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.gpu)])
+def test_swiglu_mlp_follows_autocast(device, backend):
+    inputs = draw(*mlp_shapes((70,), 24, 48), device=device)
+    with torch.autocast(device, torch.bfloat16):
+        actual = run(lambda *a: fused.swiglu_mlp(*a, backend=backend), inputs)
+    assert [t.dtype for t in actual] == [torch.bfloat16, *[torch.float32] * 3]
+    check(actual, run(plain_mlp, double(inputs)), 2 * BFLOAT16)
 
 
 # (groups of) rows, vocabulary, width. A tile of the backward is 64 rows by 64 tokens by 128 columns; with more than 256
@@ -121,43 +158,87 @@ def test_gated_rms_norm_of_strided_tensors_under_vmap(device):
 TABLES = [((17,), 8, 96), ((2, 65), 100, 10), ((3,), 5, 200), ((2, 400), 300, 9)]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+def rows_of(vocabulary, rows, device):
+    return torch.randint(vocabulary, rows, generator=torch.Generator().manual_seed(1)).to(device)
+
+
+@each_backend
 @pytest.mark.parametrize("rows, vocabulary, width", TABLES, ids=str)
 def test_embedding(device, rows, vocabulary, width, backend):
-    tokens = torch.randint(vocabulary, rows, generator=torch.Generator().manual_seed(1)).to(device)
-    inputs = [tokens, *draw((vocabulary, width), device=device)]
-    check_close(lambda *a: embedding(*a, backend=backend), lambda tokens, weight: weight[tokens], inputs)
+    inputs = [rows_of(vocabulary, rows, device), *draw((vocabulary, width), device=device)]
+    check_close(partial(fused.embedding, backend=backend), plain_embedding, inputs)
 
 
 @pytest.mark.parametrize("most", [256, 4])
 def test_embedding_under_vmap(device, most, monkeypatch):
     """Weights are columns of one tensor of all parameters, at a place that no vector load can use."""
-    from mixerlab.kernels.fused.embedding import operator
-
-    monkeypatch.setattr(operator, "MAX_VOCABULARY", most)
-    tokens = torch.randint(6, (3, 2, 9), generator=torch.Generator().manual_seed(1)).to(device)
-    parameters = draw((3, 61), device=device)
+    monkeypatch.setattr(embedding_operator, "MAX_VOCABULARY", most)
 
     def of_table(tokens, parameters):
-        return embedding(tokens, parameters[1:31].unflatten(0, (6, 5)), backend="triton")
+        return fused.embedding(tokens, parameters[1:31].unflatten(0, (6, 5)), backend="triton")
 
-    check_replicas(of_table, [tokens, *parameters])
+    check_replicas(of_table, [rows_of(6, (3, 2, 9), device), *draw((3, 61), device=device)])
 
 
-def test_weight_gradients_of_programs_that_take_several_steps(device, monkeypatch):
+def norm_linear_of_parameters(x, y, parameters):
+    """At a place that no vector load can use; rows are strided."""
+    gain, weight, bias = parameters[1:9], parameters[9:49].unflatten(0, (5, 8)), parameters[51:56]
+    return fused.norm_linear(x[..., ::2], y, gain, weight, bias, EPS, backend="triton")
+
+
+def mlp_of_parameters(x, parameters):
+    gate_up, down = parameters[1:].split((2 * 20 * 24, 20 * 24))
+    return fused.swiglu_mlp(x[..., ::2], gate_up.unflatten(0, (40, 24)), down.unflatten(0, (24, 20)), backend="triton")
+
+
+def gates_of_parameters(packed, parameters):
+    rate, bias = parameters[1:6], parameters[7:12]
+    return fused.gates(packed[..., :5], packed[..., 5:], bias, log_rate=rate, backend="triton")
+
+
+def second_half_convolved(x, weight, bias):
+    return short_convolution(x.chunk(2, dim=-1)[1], weight, bias, backend="triton")
+
+
+X = (3, 2, 9, 16)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda x, y, w: fused.add_rms_norm(x, y, w, EPS, backend="triton"), (X, X, (3, 16))),
+        (lambda x, w: fused.rms_norm(x[:, ::2], w, EPS, backend="triton"), (X, (3, 16))),
+        (lambda x, w: fused.add_rms_norm(x[:, ::2], None, w, EPS, backend="triton"), (X, (3, 16))),
+        (lambda x, up: fused.swiglu(x[..., ::2], up, backend="triton"), ((3, 5, 7, 10), (3, 5, 7, 5))),
+        (lambda x: fused.swiglu_packed(x[:, 1:, :6], backend="triton"), ((3, 5, 7, 10),)),
+        (
+            lambda x, packed, w: fused.gated_rms_norm(x, packed[..., 10:26], w, EPS, backend="triton"),
+            ((3, 2, 7, 2, 8), (3, 2, 7, 30), (3, 8)),
+        ),
+        (norm_linear_of_parameters, (X, (3, 2, 9, 8), (3, 80))),
+        (lambda x, parameters: norm_linear_of_parameters(x, None, parameters), (X, (3, 80))),
+        (mlp_of_parameters, ((3, 2, 35, 48), (3, 1 + 3 * 20 * 24))),
+        (lambda *a: fused.linear(*a, backend="triton"), ((3, 2, 70, 24), (3, 17, 24), (3, 17))),
+        (gates_of_parameters, ((2, 2, 9, 8), (2, 13))),
+        (second_half_convolved, ((2, 2, 9, 6), (2, 3, 4), (2, 3))),
+    ],
+)
+def test_strided_tensors_under_vmap(device, function, shapes):
+    check_replicas(function, draw(*shapes, device=device))
+
+
+def test_programs_that_take_several_steps(device, monkeypatch):
     """As for many rows: two programs share 70 rows of the norm in tiles of 16, and 130 tokens in steps of 64."""
-    from mixerlab.kernels.fused.embedding import operator as embedding_operator
-    from mixerlab.kernels.fused.rms_norm import operator as norm_operator
-
-    monkeypatch.setattr(norm_operator, "processors", lambda device: 1)
+    for operator in (norm_operator, embedding_operator, norm_linear_operator):
+        monkeypatch.setattr(operator, "processors", lambda device: 1)
     monkeypatch.setattr(norm_operator, "BACKWARD", (4, 2, 3))
     monkeypatch.setattr(embedding_operator, "BACKWARD_PROGRAMS", 2)
-    monkeypatch.setattr(embedding_operator, "processors", lambda device: 1)
-    inputs = draw((70, 128), (128,), device=device)
-    check_close(lambda *a: rms_norm(*a, EPS, backend="triton"), plain_norm, inputs)
-    tokens = torch.randint(8, (130,), generator=torch.Generator().manual_seed(1)).to(device)
-    inputs = [tokens, *draw((8, 16), device=device)]
-    check_close(lambda *a: embedding(*a, backend="triton"), lambda tokens, weight: weight[tokens], inputs)
+    check_close(partial(at_eps(fused.rms_norm), backend="triton"), plain_norm, draw((70, 128), (128,), device=device))
+    inputs = [rows_of(8, (130,), device), *draw((8, 16), device=device)]
+    check_close(partial(fused.embedding, backend="triton"), plain_embedding, inputs)
+    for outputs in (20, 40):
+        inputs = draw(*norm_linear_shapes((150,), 16, outputs), device=device)
+        check_close(partial(at_eps(fused.norm_linear), backend="triton"), plain_norm_linear, inputs)
 
 
 @pytest.mark.gpu
@@ -165,19 +246,58 @@ def test_weight_gradients_of_programs_that_take_several_steps(device, monkeypatc
 def test_norm_and_swiglu_in_bfloat16(device, rows, width):
     x, y, up = draw((*rows, width), (*rows, width), (*rows, width), device=device, dtype=torch.bfloat16)
     (weight,) = draw((width,), device=device)
-    same_bits_and_close(lambda *a: rms_norm(*a, EPS), plain_norm, [x, weight])
+    same_bits(lambda *a: fused.rms_norm(*a, EPS), plain_norm, [x, weight])
     with torch.autocast("cuda", torch.bfloat16):
-        same_bits_and_close(lambda *a: add_rms_norm(*a, EPS), plain_add_norm, [x.float(), y, weight])
-    same_bits_and_close(swiglu, plain_swiglu, [x, up])
+        same_bits(lambda *a: fused.add_rms_norm(*a, EPS), plain_add_norm, [x.float(), y, weight])
+    same_bits(fused.swiglu, plain_swiglu, [x, up])
     heads = x.unflatten(-1, (2, -1))
-    same_bits_and_close(lambda *a: gated_rms_norm(*a, EPS), plain_gated_norm, [heads, up, weight[: width // 2]])
-    same_bits_and_close(swiglu_packed, plain_swiglu_packed, [torch.cat((x, up), dim=-1)])
+    same_bits(lambda *a: fused.gated_rms_norm(*a, EPS), plain_gated_norm, [heads, up, weight[: width // 2]])
+    same_bits(fused.swiglu_packed, plain_swiglu_packed, [torch.cat((x, up), dim=-1)])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows, vocabulary", [((128, 128), 16), ((64, 32), 8192), ((3, 700), 129)], ids=str)
 def test_embedding_in_bfloat16(device, rows, vocabulary):
-    tokens = torch.randint(vocabulary, rows, generator=torch.Generator().manual_seed(1)).to(device)
-    (weight,) = draw((vocabulary, 128), device=device)
-    same_bits_and_close(embedding, lambda tokens, weight: weight[tokens], [tokens, weight.bfloat16()])
-    same_bits_and_close(embedding, lambda tokens, weight: weight[tokens], [tokens, weight], FLOAT32)
+    tokens, (weight,) = rows_of(vocabulary, rows, device), draw((vocabulary, 128), device=device)
+    same_bits(fused.embedding, plain_embedding, [tokens, weight.bfloat16()])
+    same_bits(fused.embedding, plain_embedding, [tokens, weight], 2e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "rows, width, inner, scale",
+    [(16384, 128, 352, 1), (4096, 64, 176, 1), (1000, 32, 96, 1), (777, 72, 200, 1), (500, 128, 352, 1000)],
+    ids=str,
+)
+def test_swiglu_mlp_in_bfloat16(device, rows, width, inner, scale):
+    """As close to float64 as three operators one by one, for gates of any size."""
+    x, gate_up, down = draw(*mlp_shapes((rows,), width, inner, (3,)), device=device, dtype=torch.bfloat16)
+    inputs = [scale * x, gate_up / 8, down / 8]
+    same_bits(torch.func.vmap(fused.swiglu_mlp), torch.func.vmap(plain_mlp), inputs, 2 * BFLOAT16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stream", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "rows, width, outputs",
+    [((128, 128), 128, 16), ((70, 33), 128, 48), ((9, 70), 96, 50), ((3, 700), 96, 129), ((70, 33), 128, 128)],
+)
+def test_norm_linear_in_bfloat16(device, rows, width, outputs, stream):
+    """A stream, a bfloat16 update, and float32 parameters that autocast rounds for the product."""
+    x, y, *parameters = draw(*norm_linear_shapes(rows, width, outputs), device=device)
+
+    def of_rounded(x, y, *others):
+        with torch.autocast("cuda", torch.bfloat16):
+            return fused.norm_linear(x, y, *others, EPS)
+
+    same_bits(of_rounded, plain_norm_linear, [x.to(stream), y.bfloat16(), *parameters])
+    same_bits(lambda x, *a: of_rounded(x, None, *a), of_nothing, [x.to(stream), *parameters])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [*CONVOLUTION, (3, 500, 256, 4)], ids=str)
+def test_short_convolution_in_bfloat16(device, sizes):
+    """Sums are float32: what remains is the rounding of the results to bf16, a relative 2^-8 at most."""
+    x, *parameters = draw(*convolution_shapes(*sizes), device=device)
+    kernel = partial(short_convolution, backend="triton")
+    check_close(kernel, convolution, [x.bfloat16(), *parameters], 2**-8)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run
+from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
 
 from mixerlab.kernels.fused import linear
 from mixerlab.kernels.fused.linear.operator import weight_gradient
@@ -15,24 +15,6 @@ def plain(x, weight):
     return x @ weight.T
 
 
-@pytest.fixture
-def only_our_kernel(monkeypatch):
-    """Makes a weight gradient by PyTorch an error."""
-
-    def refuse(*_):
-        raise AssertionError("the weight gradient was not split")
-
-    monkeypatch.setattr(torch, "bmm", refuse)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("rows", [(2, 150), (300,), (7,), (), (0, 3)], ids=str)
-@pytest.mark.parametrize("outputs, inputs", [(40, 24), (1, 1)])
-def test_linear(device, rows, outputs, inputs, backend):
-    given = draw((*rows, inputs), (outputs, inputs), device=device)
-    check_close(lambda x, w: linear(x, w, backend=backend), plain, given)
-
-
 # Rows, outputs, inputs: whole tiles of 64 x 64, tiles cut on both sides, sizes that no vector load can use.
 SIZES = [(256, 64, 64), (300, 130, 72), (270, 7, 65), (500, 8, 3)]
 
@@ -40,10 +22,11 @@ SIZES = [(256, 64, 64), (300, 130, 72), (270, 7, 65), (500, 8, 3)]
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("programs, sum_parts", [(4, 64), (132, 2)])
 @pytest.mark.parametrize("rows, outputs, inputs", SIZES)
-def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, sum_parts, only_our_kernel, monkeypatch):
+def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, sum_parts, monkeypatch):
     """Two groups; grad and x are columns of wider tensors. With few programs each takes many steps, as do the sums."""
     from mixerlab.kernels.fused.linear import operator
 
+    monkeypatch.setattr(torch, "bmm", None)  # nothing is left to PyTorch
     tiles = -(-outputs // 64) * -(-inputs // 64)
     monkeypatch.setattr(operator, "processors", lambda device: programs * tiles)
     monkeypatch.setattr("mixerlab.kernels.common.triton_sums.TILES", ((math.inf, sum_parts, 64),))
@@ -66,18 +49,6 @@ def test_linear_under_vmap(device):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_linear_with_a_bias(device, backend):
-    inputs = draw((3, 2, 70, 24), (3, 17, 24), (3, 17), device=device)
-
-    def with_bias(x, weight, bias):
-        return linear(x, weight, bias, backend=backend)
-
-    expected = run(lambda x, weight, bias: x @ weight.mT + bias, double([t[0] for t in inputs]))
-    check(run(with_bias, [t[0] for t in inputs]), expected)
-    check_replicas(with_bias, inputs)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_linear_follows_autocast(device, backend):
     """As F.linear: a bfloat16 result, gradients in the dtypes of the inputs. Few rows: nothing is split."""
     given = draw((5, 8), (16, 8), device=device)
@@ -97,7 +68,6 @@ SHAPES = [(128, 128), (384, 128), (520, 128), (704, 128), (128, 352), (4, 128), 
 @pytest.mark.parametrize("outputs, inputs", SHAPES)
 @pytest.mark.parametrize("replicas, rows", [(3, 16384), (1, 4096), (9, 1000)])
 def test_linear_in_bfloat16(device, replicas, rows, outputs, inputs):
-    """Two runs agree bit for bit, and with float64 within the rounding of bfloat16."""
     if outputs == 8192 and rows == 16384:
         rows = 2048  # 16,384 rows of float64 logits are 3 GB
     shapes = (replicas, rows, inputs), (replicas, outputs, inputs), (replicas, rows, outputs)

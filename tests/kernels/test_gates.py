@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_cases import BACKENDS, BFLOAT16, FLOAT32, check, check_close, check_replicas, double, draw, run
+from fused_cases import BACKENDS, BFLOAT16, FLOAT32, check, check_close, double, draw, run
 
 from mixerlab.kernels.fused.gates import gates, operator
 
@@ -59,16 +59,6 @@ def test_gradients(device, channels, names, backend, monkeypatch):
     packed, *parameters = inputs
     rounded = [packed.bfloat16(), *parameters]
     check_close(of_columns(gates, backend=backend), of_columns(formula), rounded, 2 * BFLOAT16)
-
-
-def test_under_vmap(device):
-    """Parameters at places of a row of all parameters."""
-
-    def of_replica(packed, parameters):
-        rate, bias = parameters[1:6], parameters[7:12]
-        return gates(packed[..., :5], packed[..., 5:], bias, log_rate=rate, backend="triton")
-
-    check_replicas(of_replica, draw((2, 2, 9, 8), (2, 13), device=device))
 
 
 def test_float64_stays_float64():

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from formulas import EPS, of_length_one, plain_norm, rotary
-from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits_and_close
+from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits
 
 from mixerlab.kernels.fused import Form, Part, norm_heads, rotary_heads, split_heads
 from mixerlab.kernels.fused.heads import triton_kernels
@@ -44,7 +44,6 @@ def frequencies(width, device):
 
 
 def plain(packed, parts, frequency=None, gains=()):
-    """Each part by slicing, from the formulas."""
     results, start, gains = [], 0, iter(gains)
     for heads, width, form in parts:
         x = packed[..., start : start + heads * width].unflatten(-1, (heads, width))
@@ -60,7 +59,6 @@ def plain(packed, parts, frequency=None, gains=()):
 
 
 def both(parts, inputs, backend):
-    """Results and gradients of `split_heads`, and those of the formulas in float64."""
     width = max(part.width for part in parts)
     frequency = frequencies(width, inputs[0].device)
     actual = run(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS, backend=backend), inputs)
@@ -82,7 +80,6 @@ def test_every_form(device, padding, parts, backend):
 @each_backend
 @pytest.mark.parametrize("form", Form)
 def test_one_part_alone(device, form, backend):
-    """Also more positions than a program takes, and only views."""
     parts = [Part(2, 16, form)]
     check(*both(parts, draw((1, 70, 32), *gains_of(parts), device=device), backend))
 
@@ -97,7 +94,6 @@ def test_gains_of_programs_that_take_several_blocks(device, monkeypatch):
 
 @each_backend
 def test_rotary_heads(device, backend):
-    """Each part rotated or not, normed or not."""
     frequency = frequencies(6, device)
     inputs = draw((2, 5, 4 * 12), (6,), (6,), device=device)
     forms = Form.RMS_NORM_ROTARY, Form.ROTARY, Form.VIEW, Form.RMS_NORM
@@ -147,11 +143,8 @@ def test_strided_inputs_and_gradients(device, parts):
 
         return results
 
-    check_close(
-        strided(lambda x, gains: split_heads(x, parts, frequency, gains, EPS, backend="triton")[: len(parts)]),
-        strided(lambda x, gains: plain(x, parts, frequency, gains)),
-        inputs,
-    )
+    ours = strided(lambda x, gains: split_heads(x, parts, frequency, gains, EPS, backend="triton")[: len(parts)])
+    check_close(ours, strided(lambda x, gains: plain(x, parts, frequency, gains)), inputs)
 
 
 def test_a_unit_norm_of_zeros_is_zero(device):
@@ -170,9 +163,7 @@ def test_under_vmap(device, parts):
         return split_heads(packed[:, ::2], parts, frequency, gains, EPS, backend="triton")
 
     inputs = draw((2, 2, 9, columns_of(parts) + PADDING), (2, 61), device=device)
-    check_replicas(
-        of_replica if parts is NORMED else partial(of_replica, parameters=()), inputs[: 1 + (parts is NORMED)]
-    )
+    check_replicas(*((of_replica, inputs) if parts is NORMED else (partial(of_replica, parameters=()), inputs[:1])))
 
 
 @each_backend
@@ -191,12 +182,11 @@ def test_dtypes(device, parts, gain_dtype, backend):
 @pytest.mark.gpu
 @pytest.mark.parametrize("batch, length, heads, width", [(6, 128, 2, 64), (3, 333, 3, 96), (2, 2048, 8, 16)])
 def test_in_bfloat16(device, batch, length, heads, width):
-    """Two runs agree bit for bit, and with float64 within the rounding of bfloat16."""
     frequency = frequencies(width, device)
     parts = [Part(heads, width, form) for form in (*Form, Form.ROTARY)] + [Part(heads, 1, Form.COPY)]
     packed = draw((batch, length, columns_of(parts) + PADDING), device=device, dtype=torch.bfloat16)
     inputs = packed + draw((width,), (width,), device=device, seed=1)
-    same_bits_and_close(
+    same_bits(
         lambda x, *gains: split_heads(x, parts, frequency, gains, EPS),
         lambda x, *gains: plain(x, parts, frequency, gains),
         inputs,

@@ -11,6 +11,7 @@ from mixerlab.kernels.optimizer.newton_schulz.reference import QUINTIC
 
 # Square, wide and tall, over one and several blocks of 128 columns, with sides far from powers of two.
 RAGGED = ((48, 64), (2, 128), (40, 24), (24, 40), (1, 7), (20, 140), (260, 8), (16, 16))
+EXACT = torch.bfloat16 if torch.cuda.is_available() else torch.float32  # what the kernel takes here
 SMALL = ((5, 9), (9, 5), (4, 4))
 
 
@@ -23,7 +24,6 @@ def draw(shapes, replicas=2, seed=0, device="cpu"):
 
 
 def split(flat, shapes):
-    """The matrices `[R, m, n]` in the rows of `flat`."""
     parts = flat.split([prod(shape) for shape in shapes], dim=1)
     return [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -38,43 +38,36 @@ def iterated(matrix, steps):
     return u @ s.diag() @ vh
 
 
-@pytest.fixture
-def exact_dtype(device):
-    """Operands that the kernel takes here: float32 in the interpreter, bfloat16 on a GPU."""
-    return torch.float32 if device == "cpu" else torch.bfloat16
-
-
 @pytest.mark.parametrize("shapes", [pytest.param(RAGGED, marks=pytest.mark.slow), SMALL, ((30, 50),), ((20, 140),)])
-def test_triton_is_the_reference(device, exact_dtype, shapes):
+def test_triton_is_the_reference(device, shapes):
     flat = draw(shapes, device=device)
-    ours = orthogonalise(flat, shapes, dtype=exact_dtype, backend="triton")
+    ours = orthogonalise(flat, shapes, dtype=EXACT, backend="triton")
     expected = orthogonalise(flat, shapes, dtype=torch.float32, backend="reference")
-    tolerance = 1e-5 if exact_dtype == torch.float32 else 3e-2
+    tolerance = 1e-5 if torch.float32 == EXACT else 3e-2
     for shape, x, y in zip(shapes, split(ours, shapes), split(expected, shapes), strict=True):
         assert (x - y).norm() <= tolerance * y.norm(), shape
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 @pytest.mark.parametrize("steps", [1, 3])
-def test_is_the_quintic_of_the_singular_values(exact_dtype, device, backend, steps):
+def test_is_the_quintic_of_the_singular_values(device, backend, steps):
     flat = draw(SMALL, device=device)
-    ours = split(orthogonalise(flat, SMALL, steps, dtype=exact_dtype, backend=backend).cpu(), SMALL)
+    ours = split(orthogonalise(flat, SMALL, steps, dtype=EXACT, backend=backend).cpu(), SMALL)
     for matrices, polar in zip(split(flat.cpu(), SMALL), ours, strict=True):
         for matrix, got in zip(matrices, polar, strict=True):
             expected = iterated(matrix, steps)
             error = (got - expected).norm() / expected.norm()
-            assert error < (1e-5 if exact_dtype == torch.float32 else 2e-2)
+            assert error < (1e-5 if torch.float32 == EXACT else 2e-2)
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])
-def test_a_bad_matrix_spoils_no_other(exact_dtype, device, backend):
-    """NaN in one matrix of one row; a matrix of zeros stays zero."""
+def test_a_bad_matrix_spoils_no_other(device, backend):
     flat = draw(SMALL, device=device)
     first, second = prod(SMALL[0]), prod(SMALL[1])
     flat[:, first : first + second] = 0
-    clean = orthogonalise(flat, SMALL, dtype=exact_dtype, backend=backend)
+    clean = orthogonalise(flat, SMALL, dtype=EXACT, backend=backend)
     flat[1, 3] = float("nan")
-    spoilt = orthogonalise(flat, SMALL, dtype=exact_dtype, backend=backend)
+    spoilt = orthogonalise(flat, SMALL, dtype=EXACT, backend=backend)
     assert spoilt[1, :first].isnan().all()
     spoilt[1, :first] = clean[1, :first]
     assert torch.equal(spoilt, clean)

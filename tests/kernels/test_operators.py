@@ -4,32 +4,18 @@ import pytest
 import torch
 from formulas import EPS
 from fused_cases import draw
+from test_population_step import for_moments, for_parameters
 from torch.utils._pytree import tree_map_only
 
-from mixerlab.kernels.fused import (
-    Embedded,
-    Form,
-    Part,
-    add_rms_norm,
-    cross_entropy,
-    embedded_add_rms_norm,
-    embedding,
-    gated_rms_norm,
-    gates,
-    linear,
-    norm_heads,
-    norm_linear,
-    rms_norm,
-    split_heads,
-    swiglu,
-    swiglu_mlp,
-)
+from mixerlab.kernels import fused
+from mixerlab.kernels.fused import Embedded, Form, Part, norm_heads, split_heads
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule
 from mixerlab.kernels.local_linear import solved_probe
 from mixerlab.kernels.mesa import mesa
 from mixerlab.kernels.optimizer.join_columns import join_columns
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
+from mixerlab.kernels.optimizer.population_step import update_moments, update_parameters
 from mixerlab.kernels.parallax import parallax_attention
 from mixerlab.kernels.parallax.decode import parallax_decode
 from mixerlab.kernels.parallax.operator import parallax_short_forward
@@ -47,7 +33,7 @@ MAMBA = ((3, 4), (3,), (10, 3), (3, 2), (3,), (3, 4), (3,))  # conv weight, bias
 
 def embedded_norm(table, y, gain, wanted=1):
     tokens = torch.tensor([[0, 3, 3, 1, 2]], device=y.device)
-    result = embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend="triton")[wanted]
+    result = fused.embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend="triton")[wanted]
     return result.add_up() if wanted == 0 else result
 
 
@@ -57,9 +43,9 @@ def once_projected(x, weight, frequency):
 
 
 ONCE = {
-    "rms_norm": (lambda x, w: rms_norm(x, w, EPS, backend="triton"), [(2, 8), (8,)]),
-    "linear": (lambda x, w: linear(x, w, backend="triton").square(), [(2, 8), (4, 8)]),
-    "mlp": (lambda *a: swiglu_mlp(*a, backend="triton"), [(3, 8), (32, 8), (8, 16)]),
+    "rms_norm": (lambda x, w: fused.rms_norm(x, w, EPS, backend="triton"), [(2, 8), (8,)]),
+    "linear": (lambda x, w: fused.linear(x, w, backend="triton").square(), [(2, 8), (4, 8)]),
+    "mlp": (lambda *a: fused.swiglu_mlp(*a, backend="triton"), [(3, 8), (32, 8), (8, 16)]),
     "embedded": (embedded_norm, [(4, 8), (1, 5, 8), (8,)]),
     "parallax": (lambda *a: parallax_attention(*a, backend="triton"), [(1, 20, 2, 16)] * 4),
     "short parallax": (lambda *a: parallax_short_forward(*a, 0.25), [(1, 20, 2, 16)] * 4),
@@ -98,23 +84,34 @@ def without(arguments, position, wrong):
     return [*arguments[:position], wrong, *arguments[position + 1 :]]
 
 
+MOMENTS, MOVED = for_moments("cpu", 5), for_parameters("cpu", 5)
 TRITON = {"backend": "triton"}
 WRONG = [
-    (rms_norm, (X[0], zeros(4), EPS), {}, r"weight has shape \(4,\)"),
-    (add_rms_norm, (X[0], zeros(3, 4), zeros(8), EPS), {}, r"y \(3, 4\)"),
-    (swiglu, (zeros(2, 8), zeros(2, 4)), {}, r"up torch.float32 \(2, 4\)"),
-    (swiglu_mlp, (zeros(3, 8), zeros(30, 8), zeros(8, 16)), {}, r"pass gate_up \[2 H, D\] and down \[D, H\]"),
-    (embedding, (ROWS[0], zeros(2, 3, 5)), {}, r"weight has shape \(2, 3, 5\)"),
-    (embedded_add_rms_norm, (Embedded(ROWS[:, :3], zeros(5, 8)), X, zeros(8), EPS), {}, r"and y \(2, 3, 8\)"),
-    (linear, (zeros(2, 8), zeros(4, 7)), {}, r"weight has shape \(4, 7\) and x \(2, 8\)"),
-    (linear, (zeros(2, 8), zeros(4, 8, dtype=BF16)), {}, "x is torch.float32 and weight torch.bfloat16"),
-    (norm_linear, (X, X, zeros(8), zeros(4, 8), zeros(3), EPS), {}, r"weight \(4, 8\), bias \(3,\)"),
-    (cross_entropy, (zeros(2, 3, 5), ROWS[0, :2]), {}, r"targets \(2,\)"),
-    (gated_rms_norm, (zeros(1, 3, 2, 8), zeros(1, 3, 16), zeros(1), EPS), {}, r"and weight \(1,\)"),
-    (norm_heads, (zeros(3, 16), (1, 1), 8, (zeros(4), None), EPS), {}, r"gains have shapes \[\(4,\)\] for .* \[8\]"),
+    (fused.rms_norm, (X[0], zeros(4), EPS), {}, r"weight has shape \(4,\)"),
+    (fused.add_rms_norm, (X[0], zeros(3, 4), zeros(8), EPS), {}, r"y \(3, 4\)"),
+    (fused.swiglu, (zeros(2, 8), zeros(2, 4)), {}, r"up torch.float32 \(2, 4\)"),
+    (fused.swiglu_mlp, (zeros(3, 8), zeros(30, 8), zeros(8, 16)), {}, r"pass gate_up \[2 H, D\] and down \[D, H\]"),
+    (fused.embedding, (ROWS[0], zeros(2, 3, 5)), {}, r"weight has shape \(2, 3, 5\)"),
+    (fused.embedded_add_rms_norm, (Embedded(ROWS[:, :3], zeros(5, 8)), X, zeros(8), EPS), {}, r"and y \(2, 3, 8\)"),
+    (fused.linear, (zeros(2, 8), zeros(4, 7)), {}, r"weight has shape \(4, 7\) and x \(2, 8\)"),
+    (fused.linear, (zeros(2, 8), zeros(4, 8, dtype=BF16)), {}, "x is torch.float32 and weight torch.bfloat16"),
+    (fused.norm_linear, (X, X, zeros(8), zeros(4, 8), zeros(3), EPS), {}, r"weight \(4, 8\), bias \(3,\)"),
+    (fused.cross_entropy, (zeros(2, 3, 5), ROWS[0, :2]), {}, r"targets \(2,\)"),
+    (fused.gated_rms_norm, (zeros(1, 3, 2, 8), zeros(1, 3, 16), zeros(1), EPS), {}, r"and weight \(1,\)"),
+    (
+        norm_heads,
+        (zeros(3, 16), (1, 1), 8, (zeros(4), None), EPS),
+        {},
+        r"gains have shapes \[\(4,\)\] for .* \[8\]",
+    ),
     (split_heads, (X, [Part(3, 4)]), {}, r"packed has shape \(2, 3, 8\).* 12 columns"),
     (split_heads, (X, [ROTARY], zeros(4)), {}, r"inverse_frequency has shape \(4,\): heads of 4 need \(2,\)"),
-    (split_heads, (X, [NORMED, NORMED], None, [zeros(4)], EPS), {}, r"gains have shapes \[\(4,\)\] for .* \[4, 4\]"),
+    (
+        split_heads,
+        (X, [NORMED, NORMED], None, [zeros(4)], EPS),
+        {},
+        r"gains have shapes \[\(4,\)\] for .* \[4, 4\]",
+    ),
     (convolve_heads, (X, zeros(7, 4), [Part(2, 4, Form.COPY)]), {}, r"the parts end at columns \[8\]: .* not 7"),
     (short_convolution, (zeros(2, 5, 3), zeros(2, 4), zeros(3)), {}, r"weight \(2, 4\)"),
     (short_convolution, (zeros(2, 5, 3), zeros(3, 5)), TRITON, "at most 4 taps, not 5"),
@@ -141,11 +138,15 @@ WRONG = [
     (parallax_decode, CACHED, {"window": 0}, "window=0"),
     (parallax_decode, without(CACHED, 0, zeros(2, 9, 4, 16)), {}, r"\(2, 9, 4, 16\)"),
     (parallax_decode, without(CACHED, 2, zeros(2, 40, 3, 16)), {}, r"\(2, 40, 3, 16\)"),
-    (gates, (X, X[..., :3], zeros(2)), {}, r"decay_bias has shape \(2,\): pass a number for each of 8 columns"),
+    (fused.gates, (X, X[..., :3], zeros(2)), {}, r"decay_bias has shape \(2,\): pass a number for each of 8 columns"),
     (join_columns, ([zeros(2, 3), zeros(3, 3)],), TRITON, "one R"),
     (join_columns, ([zeros(2, 3)], torch.float64), TRITON, "gives float32, not torch.float64"),
     (join_columns, ([zeros(2, 3, dtype=torch.float16)],), TRITON, "not torch.float16"),
     (orthogonalise, (zeros(2, 46), ((5, 9),)), {}, r"float32 \[R, 45\]"),
+    (update_moments, (), MOMENTS | {"steps_taken": zeros(1)}, r"steps_taken is .*\[1\]"),
+    (update_moments, (), MOMENTS | {"matrices": 5001}, "matrices=5001 must be from 0 to 5000"),
+    (update_parameters, (), MOVED | {"polar": zeros(5, 3).mT}, "polar is torch.float32 .* with strides"),
+    (update_parameters, (), MOVED | {"schedule": zeros(4, 0)}, r"schedule.shape\[1\]=0 must be from 1"),
     (orthogonalise, (zeros(1, 130**2), ((130, 130),)), TRITON, "at most 128, not 130"),
 ]
 

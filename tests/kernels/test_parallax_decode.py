@@ -45,7 +45,6 @@ def test_it_is_the_end_of_the_whole_sequence(tokens, window):
 )
 @pytest.mark.parametrize("window", [None, 13])
 def test_shapes(batch, tokens, heads, kv_heads, cache_len, head_dim, window, device):
-    """Divided and undivided caches, grouped heads, drafts, odd sizes."""
     assert_close(draw(batch, tokens, heads, kv_heads, cache_len, head_dim, device), window=window)
 
 
@@ -75,7 +74,6 @@ def test_what_lies_beyond_a_sequence_has_no_effect(window, device):
 
 
 def test_strides_and_scale(device):
-    """Caches with the heads in front; a negative scale."""
     q, rho, k, v = draw(2, 1, 4, 4, 100, 16, device)
     k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))
     assert_close([q, rho, k, v], scale=-0.3)

@@ -124,18 +124,3 @@ def test_norms_of_more_columns_than_one_block_a_program(device, monkeypatch, pro
     update_moments(**ours, backend="triton")
     for name in ("first_moment", "second_moment"):
         torch.testing.assert_close(ours[name], expected[name], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("function", "name", "wrong", "message"),
-    [
-        (update_moments, "steps_taken", lambda x: x[:1], r"steps_taken is .*\[1\]"),
-        (update_moments, "matrices", lambda x: SIZE + 1, "matrices=5001 must be from 0 to 5000"),
-        (update_parameters, "polar", lambda x: x.mT.contiguous().mT, "polar is torch.float32 .* with strides"),
-        (update_parameters, "schedule", lambda x: x[:, :0], r"schedule.shape\[1\]=0 must be from 1"),
-    ],
-)
-def test_wrong_arguments_are_named(function, name, wrong, message):
-    arguments = (for_moments if function is update_moments else for_parameters)("cpu", 5)
-    with pytest.raises(ValueError, match=message):
-        function(**arguments | {name: wrong(arguments[name])})

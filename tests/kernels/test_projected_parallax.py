@@ -31,7 +31,6 @@ def inputs(length, width, heads, head_dim, device, batch=2, normed=False):
 
 
 def of(function, **given):
-    """`function` of x, a weight and gains."""
     return lambda x, weight, *gains: function(x, weight, gains=gains, eps=EPS, **given)
 
 
@@ -73,7 +72,6 @@ def test_against_the_formulas(device, length, width, heads, head_dim, rotate_rho
 
 
 def of_table(function):
-    """`function` applied to rows of a table of nine."""
     tokens = torch.randint(9, (2, 199), generator=torch.Generator().manual_seed(1))
 
     def looked_up(table, weight, *gains, length=199):
@@ -91,9 +89,8 @@ def of_table(function):
 def test_a_table_is_multiplied_and_looked_up(device, width, heads, head_dim, rotate_rho, normed):
     x, *rest = inputs(9, width, heads, head_dim, device, batch=1, normed=normed)
     given = [x[0], *rest]
-    function = of_table(
-        partial(kernel, inverse_frequency=frequency(head_dim, device), heads=heads, rotate_rho=rotate_rho)
-    )
+    options = {"inverse_frequency": frequency(head_dim, device), "heads": heads, "rotate_rho": rotate_rho}
+    function = of_table(partial(kernel, **options))
     assert LOOKED_UP in operators_of(lambda: function(*given))
     formula = of_table(lambda x, weight, rows, **norm: exact(x[rows], weight, heads, rotate_rho=rotate_rho, **norm))
     check_close(function, formula, given, 2 * tolerance(device))
@@ -104,13 +101,8 @@ def test_a_table_is_multiplied_and_looked_up(device, width, heads, head_dim, rot
 @pytest.mark.slow
 def test_programs_that_walk_several_tiles(device, monkeypatch):
     monkeypatch.setattr(triton_projection, "processors", lambda device: 2)
-    given = inputs(130, 16, 1, 16, device, batch=4)
-    check_close(
-        partial(kernel, inverse_frequency=frequency(16, device), heads=1),
-        partial(exact, heads=1),
-        given,
-        tolerance(device),
-    )
+    function = partial(kernel, inverse_frequency=frequency(16, device), heads=1)
+    check_close(function, partial(exact, heads=1), inputs(130, 16, 1, 16, device, batch=4), tolerance(device))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compares float32, which runs only in the interpreter")

@@ -18,7 +18,6 @@ from mixerlab.training.execution import choose_execution
 from mixerlab.training.population import Population
 
 REPLICAS = 3
-gpu = pytest.mark.gpu
 BF16 = torch.bfloat16
 
 
@@ -35,7 +34,6 @@ def attention(q, k, v, mask=None, **options):
 
 
 def check(shapes, options, dims, *, dtype=torch.float32, device="cpu"):
-    """Outputs and gradients of the replicas under vmap, against those of each alone."""
     torch.manual_seed(0)
     leaves = [torch.randn(shape, device=device, dtype=dtype).requires_grad_() for shape in shapes]
 
@@ -137,7 +135,7 @@ def test_dropout_is_left_to_vmap_which_refuses_it():
         vmap(lambda x: attention(x, x, x, dropout_p=0.1))(x)
 
 
-@gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
 @pytest.mark.parametrize("length", [100, 200, 1024])
 def test_each_replica_attends_as_alone_on_a_gpu(length, dtype):

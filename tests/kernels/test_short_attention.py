@@ -45,7 +45,6 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def check(kind, tensors, function=None, tolerance=None) -> None:
-    """Relative Frobenius and largest error of the output and every gradient."""
     short, _, formula, taken = KINDS[kind]
     tensors = [tensors[i] for i in taken]
     tolerance = tolerance or TOLERANCE[tensors[0].dtype]

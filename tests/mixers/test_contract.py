@@ -1,16 +1,22 @@
-"""The contract of a sequence mixer, for every mixer in `conf/mixer/` and for the choices that the paper leaves open."""
+"""The contract of a sequence mixer: ours, with the choices that the paper leaves open, and published ones."""
+
+from importlib.util import find_spec
 
 import pytest
 import torch
 from every_mixer import MIXERS, mixer_of
+from torch import nn
 
-from mixerlab.checks.contract import LENGTH, WIDTH, check_everything, check_mixer, check_replicas, without_zeros
+from mixerlab.benchmarks.third_party import Published
+from mixerlab.checks.contract import LENGTH, WIDTH, check_everything, check_mixer, without_zeros
+from mixerlab.mixers.wrapped import Wrapped
 
-every_mixer = pytest.mark.parametrize("name", MIXERS)
 
-
-@every_mixer
-def test_contract(name, caplog):
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+@pytest.mark.parametrize("name", MIXERS)
+def test_contract(name, seed, caplog):
+    """Whatever is drawn: the norm of mesa's heads makes much of the last bits where a query and a key nearly cancel."""
+    torch.manual_seed(seed)
     check_everything(lambda: mixer_of(name, WIDTH))
     assert not caplog.messages
 
@@ -69,10 +75,31 @@ def test_refuses_with_the_key_and_the_value(name, overrides, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MIXERS)
-def test_rounding_to_bfloat16_is_no_wrong_gradient(name, caplog):
-    """Whatever is drawn: the norm of mesa's heads makes much of the last bits where a query and a key nearly cancel."""
-    for seed in range(1, 5):  # `test_contract` draws from 0
-        torch.manual_seed(seed)
-        check_replicas(lambda: without_zeros(mixer_of(name, WIDTH)))
-    assert not caplog.messages
+@pytest.mark.parametrize(
+    ("layer", "package"),
+    [("RotaryAttention", "rotary_embedding_torch"), ("MinGRU", "minGRU_pytorch"), ("Titans", "titans_pytorch")],
+)
+def test_a_published_mixer_keeps_the_contract(layer, package):
+    if not find_spec(package):
+        pytest.skip(f"needs {package}")
+    check_mixer(lambda: Published(WIDTH, layer))
+
+
+class Chunks(nn.Module):
+    """A sum within chunks of four, and of the chunks before through another weight; other lengths are refused."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.value, self.carry = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        chunks = self.value(x).unflatten(1, (x.shape[1] // 4, 4))
+        before = chunks.sum(2).cumsum(1) - chunks.sum(2)
+        return (chunks.cumsum(2) + self.carry(before)[:, :, None]).flatten(1, 2), None
+
+
+def test_a_layer_of_whole_chunks_keeps_the_contract_when_wrapped():
+    assert check_mixer(lambda: Wrapped(Chunks(WIDTH), WIDTH, multiple_of=4)).unused is None
+    x = torch.randn(2, 6, WIDTH)
+    with pytest.raises(RuntimeError):
+        Chunks(WIDTH)(x)

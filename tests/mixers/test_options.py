@@ -1,6 +1,5 @@
 """The choices that the paper leaves open to a mixer: what each key does to it."""
 
-from functools import partial
 from unittest import mock
 
 import formulas
@@ -42,14 +41,14 @@ def test_a_cast_to_16_bits_leaves_the_rotary_frequencies(name):
 
 
 @pytest.mark.parametrize(
-    ("module", "mixer", "operator", "normed", "rotated"),
+    ("module", "name", "options", "operator", "normed"),
     [
-        (attn, partial(attn.Attention, qk_norm=True), "softmax_attention", "qk", "qk"),
-        (parallax, partial(parallax.Parallax, qkr_norm=True, rope_on_rho=True), "parallax_attention", "qkr", "qkr"),
+        (attn, "attn", {}, "softmax_attention", "qk"),
+        (parallax, "parallax", {"rope_on_rho": True, "zero_init_rho": False}, "parallax_attention", "qkr"),
     ],
 )
-def test_norms_are_pytorchs_before_the_rotation(module, mixer, operator, normed, rotated):
-    mixer = mixer(32, zero_init_rho=False) if module is parallax else mixer(32)
+def test_norms_are_pytorchs_before_the_rotation(module, name, options, operator, normed):
+    mixer = mixer_of(name, WIDTH, **options)
     norms = {name: getattr(mixer, f"{name}_norm") for name in normed}
     for norm in norms.values():
         nn.init.normal_(norm.weight)
@@ -60,9 +59,7 @@ def test_norms_are_pytorchs_before_the_rotation(module, mixer, operator, normed,
     frequency = 10_000.0 ** (-torch.arange(0, 16, 2) / 16)
     for name, norm in norms.items():
         expected = norm(getattr(mixer, f"{name}_proj")(x).unflatten(-1, (2, 16)))
-        if name in rotated:
-            expected = formulas.rotary(expected, frequency)
-        torch.testing.assert_close(given[name], expected)
+        torch.testing.assert_close(given[name], formulas.rotary(expected, frequency))
     assert {norm.eps for norm in norms.values()} == {NORM_EPS}
 
 
@@ -85,7 +82,6 @@ def test_heads_of_queries_share_those_of_keys_and_values(name):
 
 
 def test_the_gate_scales_the_probe_of_each_head():
-    """The formula, with one gate a head behind the norm."""
     gated = mixer_of("parallax", WIDTH, rho_gate=True, zero_init_rho=False).double()
     plain = mixer_of("parallax", WIDTH).double()
     plain.load_state_dict({key: value for key, value in gated.state_dict().items() if key != "g_proj.weight"})

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from every_mixer import MIXERS, mixer_of
+from every_mixer import MIXERS, Cumulated, mixer_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixerlab.checks.contract import without_zeros
-from mixerlab.mixers.base import SequenceMixer
 from mixerlab.mixers.projected import ProjectedMixer
 
 WIDTH, LENGTH = 32, 21
@@ -75,8 +74,6 @@ def test_token_by_token_is_forward_and_the_state_is_of_state_size(name, options)
 
 
 class NothingOnTheHost(TorchDispatchMode):
-    """Refuses operations whose result the host waits for."""
-
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         assert function._overloadpacket not in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero)
         return function(*args, **kwargs or {})
@@ -110,16 +107,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_forward_is(name, device):
     assert (stepped.float() - exact).norm() / exact.norm() < 2 * off
 
 
-class Sum(SequenceMixer):
-    """Without a state of its own."""
-
-    def forward(self, x):
-        return x.cumsum(dim=1)
-
-
 class Scaled(ProjectedMixer):
-    """With a `forward` of its own around the product and `mix`."""
-
     input_projections = ("i_proj",)
 
     def __init__(self):
@@ -135,7 +123,7 @@ class Doubled(Scaled):
         return 2 * super().forward(x)
 
 
-@pytest.mark.parametrize("make", [Sum, Scaled, Doubled])
+@pytest.mark.parametrize("make", [Cumulated, Scaled, Doubled])
 def test_a_mixer_without_a_state_computes_the_prefix_again(make):
     mixer, x = make(), torch.randn(2, 9, WIDTH)
     for lengths in ((), (0, 1), (4,)):

@@ -14,18 +14,12 @@ from mixerlab.mixers.base import keep_initial_values
 from mixerlab.models.initial_values import initialise, overwritten
 
 
-def initial_value_warnings(cfg, autoencode):
-    return Parts.of(cfg).initial_value_warnings(autoencode)
-
-
 def built(*overrides):
     torch.manual_seed(0)
     return mixerlab.build_model(*overrides)
 
 
 class Zeroed(Attention):
-    """Starts its output projection at zero."""
-
     def __init__(self, d_model):
         super().__init__(d_model)
         self.o_proj.weight.data.zero_()
@@ -34,16 +28,6 @@ class Zeroed(Attention):
 @pytest.fixture
 def config_dir(own):
     return own("mixer/zeroed", f"name: zeroed\n_target_: {__name__}.Zeroed\n")[1]
-
-
-def started(start, parameter="weight"):
-    linear = nn.Linear(64, 32)
-    start(getattr(linear, parameter))
-    return nn.Sequential(nn.Linear(8, 64), linear), getattr(linear, parameter)
-
-
-def linear_weights(model):
-    return {name: module.weight for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
 def test_linear_weights_of_the_language_model():
@@ -63,8 +47,8 @@ def test_the_auto_encoder_may_redraw_what_a_mixer_started_on_purpose(redraws):
     mamba = built("task=cmp", "mixer=mamba", key).blocks[0].mixer
     assert parallax.r_proj.weight.any() == redraws
     assert mamba.dt_proj.bias.any() != redraws
-    for weight in linear_weights(built("task=cmp", "mixer=mamba", key)).values():
-        assert weight.std().item() == pytest.approx(0.02, rel=0.1)
+    linears = [x for x in built("task=cmp", "mixer=mamba", key).modules() if isinstance(x, nn.Linear)]
+    assert [linear.weight.std().item() for linear in linears] == pytest.approx([0.02] * len(linears), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +62,9 @@ def test_the_auto_encoder_may_redraw_what_a_mixer_started_on_purpose(redraws):
     ],
 )
 def test_values_of_a_mixer_are_seen_unless_it_keeps_them(start, parameter):
-    mixer, parameter_of_mixer = started(start, parameter)
+    mixer = nn.Sequential(nn.Linear(8, 64), nn.Linear(64, 32))
+    parameter_of_mixer = getattr(mixer[1], parameter)
+    start(parameter_of_mixer)
     assert list(overwritten(mixer, 0.02)) == [f"1.{parameter}"]
     assert list(overwritten(mixer, None)) == ([] if parameter == "weight" else ["1.bias"])  # weights stay what they are
     keep_initial_values(parameter_of_mixer)
@@ -100,12 +86,12 @@ def test_a_parametrized_weight_keeps_its_values_if_it_is_marked(keeps):
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_our_mixers_keep_what_they_start_on_purpose(mixer):
     for autoencode in (False, True):
-        assert not initial_value_warnings(mixerlab.compose(f"mixer={mixer}"), autoencode)
+        assert not Parts.of(mixerlab.compose(f"mixer={mixer}")).initial_value_warnings(autoencode)
 
 
 def test_each_mixer_of_a_hybrid_is_named_once(config_dir):
     cfg = mixerlab.compose("mixer=hybrid", "mixer.layers=[zeroed,attn,zeroed]", config_dir=config_dir)
-    (warning,) = initial_value_warnings(cfg, autoencode=False)
+    (warning,) = Parts.of(cfg).initial_value_warnings(autoencode=False)
     assert warning.startswith("mixer=zeroed sets initial values of o_proj.weight, and the model overwrites them")
     assert "keep_initial_values" in warning
 

@@ -20,8 +20,6 @@ MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 
 
 class Average(SequenceMixer):
-    """The mean of all inputs so far: what a newcomer writes, with nothing but `forward`."""
-
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(WIDTH))
@@ -46,7 +44,6 @@ def swiglu(x, mlp):
 
 
 def plain_block(block, x, mix, scored=slice(None)):
-    """The two lines of the textbook, of tensors."""
     x = (x + mix(plain_norm(x, block.mixer_norm.weight)))[:, scored]
     return x + swiglu(plain_norm(x, block.mlp_norm.weight), block.mlp)
 
@@ -58,7 +55,6 @@ def random_gains(model):
 
 
 def compare(actual, expected, tensors):
-    """Values, and the gradients of `tensors`."""
     torch.testing.assert_close(actual, expected)
     weight = torch.randn_like(actual)
     gradients = (torch.autograd.grad((y * weight).sum(), tensors, retain_graph=True) for y in (actual, expected))

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from initial_values import drawn
 
 from mixerlab.config.building import Parts, maker
+from mixerlab.config.compose import compose
 from mixerlab.config.values import checked
 from mixerlab.kernels.fused import cross_entropy
 from mixerlab.training.datamodule import Examples
@@ -18,8 +18,7 @@ from mixerlab.training.optimizers import AdamW
 from mixerlab.training.population import Population
 from mixerlab.training.steps import PopulationSteps
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests" / "data" / "madlab"
+DATA = Path(__file__).parents[1] / "data" / "madlab"
 GOLDEN = json.loads((DATA / "steps.json").read_text())
 TOLERANCE = 1e-5
 
@@ -36,10 +35,12 @@ def ours(values, layers):
         for name in ("w1", "w2", "w3"):
             named[f"{to}mlp.{name}.weight"] = values[f"{mlp}.1.{name}.weight"]
         for name, value in values.items():
-            if name.startswith(f"{mixer}.1."):
-                named |= {
-                    f"{to}mixer.{key}": part for key, part in mixer_parameters(name.removeprefix(f"{mixer}.1."), value)
-                }
+            if name.startswith(f"{mixer}.1.Wqkv"):
+                kind = name.rpartition(".")[2]
+                parts = zip("qkv", np.split(value, 3), strict=True)
+                named |= {f"{to}mixer.{letter}_proj.{kind}": part for letter, part in parts}
+            elif name.startswith(f"{mixer}.1."):
+                named[f"{to}mixer." + name.removeprefix(f"{mixer}.1.").replace("conv1d", "conv")] = value
     for layer in range(2 if body == "encoder" else 0):
         named[f"decoder.{layer}.norm.weight"] = values[f"decoder.{3 * layer}.weight"]
         for kind in ("weight", "bias"):
@@ -48,18 +49,9 @@ def ours(values, layers):
     return named | {f"head.{kind}": values[f"unembed.1.{kind}"] for kind in ("weight", "bias")}
 
 
-def mixer_parameters(name, value):
-    kind = name.rpartition(".")[2]
-    if name.startswith("Wqkv"):
-        return zip((f"{letter}_proj.{kind}" for letter in "qkv"), np.split(value, 3), strict=True)
-    return [(name.replace("conv1d", "conv"), value)]
-
-
 def configured(case):
-    """Config and task of mad-lab's recipe."""
     name, mixer = case.split(".")
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("config", ["experiment=madlab", f"mixer={mixer}", f"task={name}"])
+    cfg = compose("experiment=madlab", f"mixer={mixer}", f"task={name}")
     return cfg, checked(cfg)[0]
 
 
@@ -73,7 +65,6 @@ def starting_values(case, cfg):
 
 
 def population_of(case, cfg, task):
-    """One replica, with mad-lab's initial values."""
     population = Population(lambda: Parts.of(cfg).build_model(task), (0,))
     named = starting_values(case, cfg)
     assert named.keys() == {slot.name for slot in population.layout.slots}

@@ -42,7 +42,6 @@ STATUS = {"KILL": {-9}, "TERM": {128 + 15}, "INT": {128 + 2}, "FULL": {0, 1}}
 
 
 def save_quickly(figure, stem, formats=("png",)):
-    """`sheet.save` without the drawing."""
     paths = [stem.with_suffix(f".{name}") for name in formats]
     for path in paths:
         replace_file(path, b"figure")
@@ -156,7 +155,6 @@ def results_of(folder: Path) -> dict:
 
 
 def stopped_badly(way: str, status: int, output: str) -> str | None:
-    """What is wrong with how a command that was stopped ended."""
     if status not in STATUS[way] or "Traceback" in output:
         return f"exit status {status}: {output[-1500:]}"
     if way in ("TERM", "INT") and f"stopped by SIG{way}: the same command goes on" not in output:

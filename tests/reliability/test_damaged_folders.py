@@ -14,7 +14,6 @@ from mixerlab.sweeps.report import report
 
 @pytest.fixture
 def results(tmp_path):
-    """Two cells: gdn's, which stays as it is, and attn's."""
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5], mixer="gdn")
     fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer="attn")
     return tmp_path
@@ -26,25 +25,17 @@ def victim(results):
 
 @pytest.fixture
 def reported(monkeypatch):
-    """What a report says of a folder, without figures."""
     monkeypatch.setattr(report, "report_figures", lambda *_: ())
     return lambda results: report.report([results], results / "report")
 
 
-def check_costs_its_cell(text, folder, path=None):
-    assert "0.900" in text and "0.800" not in text, text
-    (note,) = {line for line in text.splitlines() if "unreadable: " in line}
-    assert str(path or folder) in note and len(note) < 1000
-
-
-def content(text):
-    return lambda path: path.write_bytes(text)
-
-
 # What is no mutation of a file; those are drawn below.
 DAMAGES = {
-    "a list": ("record.json", content(b"[]")),
-    "a python object": ("config.yaml", content(b"!!python/object/apply:os.system ['touch /tmp/harmed']")),
+    "a list": ("record.json", lambda path: path.write_text("[]")),
+    "a python object": (
+        "config.yaml",
+        lambda path: path.write_text("!!python/object/apply:os.system ['touch it']"),
+    ),
     "missing": ("config.yaml", Path.unlink),
     "another run's": ("config.yaml", lambda path: fakes.write_config(path.parent, fakes.config(mixer="mesa"))),
     "a folder": ("config.yaml", lambda path: (path.unlink(), path.mkdir())),
@@ -59,7 +50,10 @@ def test_a_damaged_file_costs_its_cell(results, reported, name):
     with pytest.raises(Unreadable, match=f"^{folder}") as error:
         read_run(results, folder.name)
     assert "\n" not in str(error.value)
-    check_costs_its_cell(reported(results), folder)
+    text = reported(results)
+    assert "0.900" in text and "0.800" not in text, text
+    (note,) = {line for line in text.splitlines() if "unreadable: " in line}
+    assert str(folder) in note and len(note) < 1000
 
 
 def test_the_metrics_of_another_run_cost_their_curve(results):
@@ -73,7 +67,6 @@ def test_the_metrics_of_another_run_cost_their_curve(results):
 
 
 def test_what_does_not_belong_is_named(results, reported):
-    """A copy of a run, and a folder whose name is in no encoding."""
     shutil.copytree(victim(results), results / "runs" / "copy")
     os.mkdir(strange := os.fsencode(results / "runs") + b"/\xff\x1b[1m")
     Path(os.fsdecode(strange), "record.json").write_text("{}")
@@ -102,7 +95,6 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 @pytest.mark.parametrize("number", [60, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("file", ["record.json", "config.yaml", "metrics.csv"])
 def test_no_mutation_of_a_file_is_read_as_something_else(results, file, number):
-    """Refused in one `Unreadable`, or read as what was written."""
     folder, draw = victim(results), random.Random(file)
     written = (folder / file).read_bytes()
     record, _ = read_run(results, folder.name)

@@ -3,6 +3,7 @@
 import json
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -35,13 +36,11 @@ def make_task(name: str, **parameters) -> Task:
     return build_task(task_config(name, **parameters))
 
 
-class Golden:
-    """One file of mad-lab's rows: `name`, `task`, `arrays(split)` and its `manifest` entry."""
+class Golden(NamedTuple):
+    """One file of mad-lab's rows, and what its manifest says of it."""
 
-    def __init__(self, folder: Path, manifest: dict):
-        self.name = manifest["name"]
-        self.manifest = manifest
-        self.path = folder / manifest["file"]
+    path: Path
+    manifest: dict
 
     @property
     def task(self) -> Task:
@@ -55,15 +54,9 @@ class Golden:
             return tuple(file[f"{split}_{name}"].astype(np.int64) for name in ("inputs", "targets"))
 
 
-def _golden_sets() -> dict[str, Golden]:
-    folders = [REPO / "tests" / "data" / "golden", REPO.parent / "shared" / "golden"]
-    sets = {}
-    for folder in folders:
-        if folder.is_dir():
-            for entry in json.loads((folder / "manifest.json").read_text())["settings"]:
-                sets.setdefault(entry["name"], Golden(folder, entry))
-    return sets
-
-
-GOLDEN = _golden_sets()
+GOLDEN: dict[str, Golden] = {}
+for folder in (REPO / "tests" / "data" / "golden", REPO.parent / "shared" / "golden"):
+    if folder.is_dir():
+        for entry in json.loads((folder / "manifest.json").read_text())["settings"]:
+            GOLDEN.setdefault(entry["name"], Golden(folder / entry["file"], entry))
 every_golden = pytest.mark.parametrize("golden", GOLDEN.values(), ids=GOLDEN)

@@ -25,15 +25,12 @@ def row_statistics(task: Task, inputs: np.ndarray, targets: np.ndarray) -> dict[
 def z_scores(statistics: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> dict[str, float]:
     """For each statistic, the difference of the two means in standard errors, with pooled variance."""
     assert statistics.keys() == others.keys()
-    return {name: _z(statistics[name], others[name]) for name in statistics}
-
-
-def _z(a: np.ndarray, b: np.ndarray) -> float:
-    difference = a.mean() - b.mean()
-    pooled = np.concatenate([a, b]).var()
-    if pooled == 0:
-        return 0.0
-    return float(difference / np.sqrt(pooled * (1 / len(a) + 1 / len(b))))
+    z = {}
+    for name, a in statistics.items():
+        b = others[name]
+        error = np.sqrt(np.concatenate([a, b]).var() * (1 / len(a) + 1 / len(b)))
+        z[name] = float((a.mean() - b.mean()) / error) if error else 0.0
+    return z
 
 
 def _recall(task, inputs):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -32,7 +33,7 @@ class Own(Task):
             raise TaskRuleError("targets", int(np.argmax(wrong)), "the target is the input")
 
 
-def own(rows=Own.generate_rows, **sizes):
+def task_of(rows=Own.generate_rows, **sizes):
     """A task with `rows(task, num_rows, rng, split)` as its `generate_rows`."""
     return type("Mine", (Own,), {"generate_rows": rows})(**SIZES | sizes)
 
@@ -72,7 +73,7 @@ def global_numpy(task, num_rows, rng, split):
 )
 def test_wrong_rows_are_refused(rows, message):
     with pytest.raises(WrongRows, match=message) as caught:
-        make_split(own(rows), "train")
+        make_split(task_of(rows), "train")
     assert f"({__file__}:" in str(caught.value)
 
 
@@ -81,7 +82,7 @@ def fixed_seed(task, num_rows, rng, split):
 
 
 def test_splits_that_repeat_each_other_are_refused():
-    task = own(fixed_seed, num_train_examples=128)
+    task = task_of(fixed_seed, num_train_examples=128)
     with pytest.raises(WrongRows, match=r"^val rows begin as those of train: .*task.allow_shared_rows=true$"):
         load_or_generate(task)
     assert len(load_or_generate(task, allow_shared_rows=True)["train"][0]) == 128
@@ -89,10 +90,10 @@ def test_splits_that_repeat_each_other_are_refused():
 
 def test_rows_may_be_shared_by_chance():
     """In a small space of rows every val row is in train, also if the splits are tiny or all rows are one."""
-    load_or_generate(own(vocab_size=2, seq_len=5))
+    load_or_generate(task_of(vocab_size=2, seq_len=5))
     for sizes in (dict(vocab_size=1), dict(vocab_size=2, seq_len=1), dict(vocab_size=4, seq_len=4)):
         for count in (1, 3, 32, 300):
-            load_or_generate(own(num_train_examples=count, num_val_examples=count, **sizes))
+            load_or_generate(task_of(num_train_examples=count, num_val_examples=count, **sizes))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -116,18 +117,14 @@ broken: false
 
 
 @pytest.fixture
-def project(tmp_path):
-    """A project with a task `echo`; the folder of its yamls."""
-    conf = tmp_path / "conf"
-    (conf / "task").mkdir(parents=True)
-    (conf / "task" / "echo.yaml").write_text(YAML)
-    return conf
+def project(own):
+    return own("task/echo", YAML)
 
 
 @pytest.mark.slow
 def test_a_run_whose_task_fails_is_recorded(project, tmp_path):
     results = tmp_path / "results"
-    grid = ("--config-dir", str(project), "mixer=attn", "task=echo", *TINY, f"results_dir={results}")
+    grid = (*project, "mixer=attn", "task=echo", *TINY, f"results_dir={results}")
     single = run_py(*grid, "task.broken=true")
     line = Echo.generate_rows.__code__.co_firstlineno + 1
     message = f"task=echo: train rows: KeyError: 'x', in Echo.generate_rows ({__file__}:{line})"
@@ -161,7 +158,7 @@ class Bits(Echo):
 def test_a_task_has_a_score_of_its_own_and_less_is_better(project, tmp_path):
     """Its columns, the checkpoints and rates that are chosen by it, when it stops, and what it is called."""
     run = ("mixer=attn", "task=echo", f"task._target_={__name__}.Bits", *TINY, f"results_dir={tmp_path}")
-    run = ("--config-dir", str(project), *run, "optimizer.lr=[0.1,1e-5]", "task.num_test_examples=32")
+    run = (*project, *run, "optimizer.lr=[0.1,1e-5]", "task.num_test_examples=32")
     assert "must be an accuracy" in run_py(*run, f"task._target_={__name__}.Echo", "trainer.stop_above=3").err
     outcome = run_py(*run)
     assert outcome.code == 0 and "bits per token on test" in outcome.out
@@ -176,23 +173,60 @@ def test_a_task_has_a_score_of_its_own_and_less_is_better(project, tmp_path):
         assert "steps_to_90" not in row and "official_accuracy" not in row
     assert 0 in {row["official_epoch"] for row in record["rows"]}  # and not the last one
     best = min(record["rows"], key=lambda row: row["official_bits_per_token"])
-    assert load(tmp_path / "runs" / identity, config_dir=project).row == best
+    assert load(tmp_path / "runs" / identity, config_dir=project[1]).row == best
     run_py(*run, f"results_dir={tmp_path / 'stopped'}", "trainer.stop_above=100")
     (stopped,) = records(tmp_path / "stopped").values()
     assert {row["steps"] for row in stopped["rows"]} == {3}  # one epoch: all are below 100
 
 
-def test_the_plain_values_of_a_yaml_are_its_baseline(project):
-    """Also of one that has no changes."""
+class Averaged(Bits):
+    def score_from(self, means, split):
+        return means["loss"].mean()  # over the replicas
 
+
+class Unbounded(Bits):
+    def score_from(self, means, split):
+        return means["loss"] / 0
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Averaged, "bits_per_token: score_from gives tensor(1.), and must give a tensor like means['loss']"),
+        (Unbounded, "bits_per_token: score_from gives inf on val after epoch 1, where the loss is"),
+    ],
+)
+def test_a_score_that_is_no_number_for_each_replica_fails_at_once(project, tmp_path, task, message):
+    run = ("mixer=attn", "task=echo", f"task._target_={__name__}.{task.__name__}", *TINY, f"results_dir={tmp_path}")
+    outcome = run_py("--config-dir", str(project), *run, "trainer.epochs=3")
+    assert outcome.code == 1 and f"error: {message}" in outcome.err
+    ((_, record),) = records(tmp_path).items()
+    assert record["status"] == "failed" and record["error"].startswith(message)
+
+
+def test_the_plain_values_of_a_yaml_are_its_baseline(project):
     def label(*overrides):
-        task = compose("task=echo", *overrides, config_dir=project).task
+        task = compose("task=echo", *overrides, config_dir=project[1]).task
         return setting_name(task), build_task(task).seq_len
 
     assert label() == ("baseline", 16) and label("task.seq_len=8") == ("seq_len=8", 8)
-    with (project / "task" / "echo.yaml").open("a") as file:
+    with Path(project[1], "task", "echo.yaml").open("a") as file:
         file.write("changes: {seq_len: [32, 64]}\n")
     assert label("task.setting=seq_len-32") == ("seq_len-32", 32) == label("task.seq_len=32")
     assert label("task.vocab_size=8", "mixer.num_heads=${nothing}") == ("vocab_size=8", 16)
     with pytest.raises(ValueError, match=r"task\.seq_len=16 is set as well"):
         label("task.setting=seq_len-32", "task.seq_len=16")
+
+
+def test_a_level_counts_although_the_yaml_has_a_plain_value_too(project):
+    with (project / "task" / "echo.yaml").open("a") as file:
+        file.write(
+            "setting: long\nlevels: {long: {seq_len: 32, test_seq_len: 64}, short: {seq_len: 8, test_seq_len: 8}}\n"
+        )
+
+    def lengths(*overrides):
+        task = build_task(compose("task=echo", *overrides, config_dir=project).task)
+        return task.seq_len, task.test_seq_len
+
+    assert lengths() == (32, 64) and lengths("task.setting=short") == (8, None)
+    assert lengths("task.setting=short", "task.seq_len=16") == (16, 8)

@@ -1,5 +1,7 @@
 """The splits of a run: separate random streams; datasets in mad-lab's folder layout are read and checked."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from golden_data import make_task
@@ -19,7 +21,6 @@ def task():
 
 @pytest.fixture
 def dataset(task, tmp_path):
-    """A folder for `task.data_dir` as mad-lab writes it: train and test of `task`, no val."""
     for split in ("train", "test"):
         save_split(make_split(task, split), tmp_path / dataset_folder(task), split)
     return tmp_path
@@ -55,36 +56,27 @@ def test_test_rows_of_another_length(task, dataset):
     assert same(cached["train"], load_or_generate(task, dataset)["train"]) and same(cached["test"], data["test"])
 
 
-def file_of(task, dataset, name="inputs", split="train"):
-    return dataset / dataset_folder(task) / split / f"{name}.npy"
+UNREADABLE = r"train/inputs.npy: not a readable .npy file"
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        *(lambda content, kept=kept: content[:kept] for kept in (0, 100, -8)),
-        lambda content: content.replace(b"(40, ", b"(9e9,", 1),
-    ],
-)
-def test_a_damaged_file_is_named(task, dataset, damage):
-    path = file_of(task, dataset)
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"train/inputs.npy: not a readable .npy file"):
-        load_or_generate(task, dataset)
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("inputs", lambda a: a[:-1], r"train/inputs.npy: shape is \(39, 31\), .* say \(40, 31\)"),
-        ("inputs", lambda a: a.astype(np.float64), r"train/inputs.npy: dtype is float64, must be int64"),
-        ("inputs", lambda a: a + 1, r"train/inputs.npy: row \d+: position \d+: found \d+, must be in 0..15"),
-        ("targets", lambda a: a - 99, r"train/targets.npy: row 0: position \d+: found -\d+, .*0..15 .* or -100"),
-        ("targets", lambda a: a[::-1], r"train/targets.npy: row 0: position \d+: .*the next token"),
-    ],
-)
-def test_a_wrong_file_is_named_with_the_rule(task, dataset, name, change, message):
-    path = file_of(task, dataset, name)
+def saved(path, change):
     np.save(path, change(np.load(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "change", "message"),
+    [
+        *(("inputs", Path.write_bytes, lambda c, kept=kept: c[:kept], UNREADABLE) for kept in (0, 100, -8)),
+        ("inputs", Path.write_bytes, lambda content: content.replace(b"(40, ", b"(9e9,", 1), UNREADABLE),
+        ("inputs", saved, lambda a: a[:-1], r"train/inputs.npy: shape is \(39, 31\), .* say \(40, 31\)"),
+        ("inputs", saved, lambda a: a.astype(np.float64), r"train/inputs.npy: dtype is float64, must be int64"),
+        ("inputs", saved, lambda a: a + 1, r"train/inputs.npy: row \d+: position \d+: found \d+, must be in 0..15"),
+        ("targets", saved, lambda a: a - 99, r"train/targets.npy: row 0: position \d+: found -\d+, .*0..15 .* or -100"),
+        ("targets", saved, lambda a: a[::-1], r"train/targets.npy: row 0: position \d+: .*the next token"),
+    ],
+)
+def test_a_file_that_is_damaged_or_wrong_is_named(task, dataset, name, write, change, message):
+    path = dataset / dataset_folder(task) / "train" / f"{name}.npy"
+    write(path, change if write is saved else change(path.read_bytes()))
     with pytest.raises(ValueError, match=message):
         load_or_generate(task, dataset)

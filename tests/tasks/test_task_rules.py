@@ -34,6 +34,15 @@ SC = make_task("sc", vocab_size=8, num_tokens_to_copy=2, seq_len=8)
 SC_INPUTS = [6, 3, 6, 6, 5, 7, 6, 6]
 SC_TARGETS = [_, _, _, _, _, _, 3, 5]
 
+MQAR = make_task("mqar", vocab_size=12, num_kv_pairs=2, seq_len=16, random_non_queries=False)
+MQAR_INPUTS = [2, 8, 4, 7, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 2, 0]
+MQAR_TARGETS = [_, _, _, _, _, _, _, _, 7, _, _, _, _, _, 8, _]
+FILLED = make_task("mqar", vocab_size=12, num_kv_pairs=2, seq_len=16, random_non_queries=True)
+# Filler may repeat a key (4 at position 6) or a value; only scored positions ask.
+FILLED_INPUTS = [2, 8, 4, 7, 11, 0, 4, 8, 4, 3, 0, 9, 5, 2, 2, 7]
+
+S3 = make_task("state_tracking", group="S3", vocab_size=6, seq_len=2)
+
 VALID = [
     (ICR, "train", ICR_INPUTS, ICR_TRAIN),
     (ICR, "test", ICR_INPUTS, ICR_TEST),
@@ -42,6 +51,10 @@ VALID = [
     (MEM, "train", MEM_INPUTS, MEM_TARGETS),
     (CMP, "train", CMP_ROW, CMP_ROW),
     (SC, "train", SC_INPUTS, SC_TARGETS),
+    (MQAR, "test", MQAR_INPUTS, MQAR_TARGETS),
+    (FILLED, "test", MQAR_INPUTS, MQAR_TARGETS),
+    (FILLED, "test", FILLED_INPUTS, MQAR_TARGETS),
+    (S3, "test", [3, 1], [3, 2]),
 ]
 
 
@@ -97,6 +110,19 @@ BROKEN = [
     (SC, "train", changed(SC_INPUTS, p0=1), SC_TARGETS, "inputs", "exactly 2 data tokens"),
     (SC, "train", changed(SC_INPUTS, p3=5, p4=6), SC_TARGETS, "inputs", "last data token stands at position 4"),
     (SC, "train", SC_INPUTS, changed(SC_TARGETS, p7=3), "targets", "position 7: found 3, the inputs give 5"),
+    # multi-query recall
+    (MQAR, "test", changed(MQAR_INPUTS, p0=0), MQAR_TARGETS, "inputs", "position 0: a pair begins with a key"),
+    (MQAR, "test", changed(MQAR_INPUTS, p3=5), MQAR_TARGETS, "inputs", "position 3: a pair ends with a value"),
+    (MQAR, "test", changed(MQAR_INPUTS, p2=2), MQAR_TARGETS, "inputs", "position 2: the keys of a row are distinct"),
+    (MQAR, "test", changed(MQAR_INPUTS, p3=8), MQAR_TARGETS, "inputs", "position 3: the values of a row are distinct"),
+    (MQAR, "test", MQAR_INPUTS, changed(MQAR_TARGETS, p9=7), "targets", "position 9: only the first token of a slot"),
+    (MQAR, "test", MQAR_INPUTS, changed(MQAR_TARGETS, p8=_), "targets", "2 positions are scored"),
+    (MQAR, "test", changed(MQAR_INPUTS, p8=3), MQAR_TARGETS, "inputs", "position 8: .* holds the key of a pair"),
+    (MQAR, "test", changed(MQAR_INPUTS, p8=2), MQAR_TARGETS, "targets", "position 2: each key is asked for once"),
+    (MQAR, "test", MQAR_INPUTS, changed(MQAR_TARGETS, p8=8), "targets", "position 8: found 8, the inputs give 7"),
+    (MQAR, "test", changed(MQAR_INPUTS, p5=3), MQAR_TARGETS, "inputs", "position 5: what asks for nothing is empty"),
+    # state tracking
+    (S3, "test", [3, 1], [3, _], "targets", "position 1: every position is scored"),
 ]
 
 
@@ -143,6 +169,12 @@ IMPOSSIBLE = [
     ("mem", dict(vocab_size=4), r"task.vocab_size=4: .*at least 5"),
     ("mem", dict(map_seed=-1), r"task.map_seed=-1: must be a whole number of at least 0"),
     ("cmp", dict(vocab_size=2), r"task.vocab_size=2: .*at least 3"),
+    ("mqar", dict(num_kv_pairs=33), "task.seq_len=128: must be even and at least 132"),
+    ("mqar", dict(vocab_size=17), "task.vocab_size=17: must be at least 18"),
+    ("mqar", dict(power_a=0), "task.power_a=0: must be a finite number above 0"),
+    ("mqar", dict(random_non_queries=1), "random_non_queries=1:? must be true or false"),
+    ("state_tracking", dict(group="D4"), "task.group='D4': choose Z2, S3, A5, S5"),
+    ("state_tracking", dict(group="S5"), "task.vocab_size=6: must be 120, the number of elements of task.group=S5"),
     ("sc", dict(seq_len=33), r"task.seq_len=33: too short for task.num_tokens_to_copy=16: .*at least 34"),
 ]
 

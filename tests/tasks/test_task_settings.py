@@ -71,7 +71,8 @@ def with_lines(name, lines):
         ("cmp", dict(name=None), "name is missing"),
         ("cmp", dict(setting=None), r"task=cmp: setting is missing.*/task_base@_here_"),
         ("cmp", dict(baseline=None), "task=cmp: its yaml may have baseline"),
-        ("cmp", dict(changes={"data_seed": [2]}), "of some of these"),  # it would be called the baseline
+        # It would be called the baseline.
+        ("cmp", dict(changes={"data_seed": [2]}), r"of some of these.* it has .*, changes: {'data_seed': \[2\]}"),
         ("mqar", dict(levels={"1": {"seq_len": 8}, "2": {"seq_len": 8, "num_kv_pairs": 2}}), "each of the same"),
         ("cmp", dict(seq_len=None), r"seq_len is missing: add `seq_len: \$\{setting:seq_len\}`"),
         ("cmp", dict(depth=3), "unknown key task.depth=3; Compression takes: vocab_size"),

@@ -31,8 +31,6 @@ def test_what_a_gpu_runs_of_a_mixer_compiles_under_vmap(monkeypatch, name):
 
 
 class Plain(nn.Module):
-    """The cheapest mixer that has a buffer and a setting."""
-
     def __init__(self, scale=1.0):
         super().__init__()
         self.proj, self.scale = nn.Linear(WIDTH, WIDTH), scale
@@ -46,8 +44,6 @@ class Plain(nn.Module):
 
 
 class Breaking(Plain):
-    """Cannot be compiled at a scale of 1."""
-
     def forward(self, x):
         if self.scale == 1.0:
             torch._dynamo.graph_break()
@@ -97,7 +93,6 @@ def backend(monkeypatch):
 
 
 def step(population, vocab=VOCAB):
-    """Loss and gradient of one batch, and its loss in scoring."""
     tokens = torch.randint(vocab, (len(population), 3, 7), generator=torch.Generator().manual_seed(0))
     population.model.train()
     loss = population(tokens).square().mean()
@@ -108,7 +103,6 @@ def step(population, vocab=VOCAB):
 
 
 def compiled_population(build, seeds=(0, 1)):
-    """A population whose mixers are compiled, and the lines that it reports."""
     population, lines = Population(build, seeds), []
     compile_mixers(population, True, dtype=torch.float32, report=lines.append)
     return population, lines
@@ -156,9 +150,8 @@ def test_auto_compiles_what_has_no_kernels_on_a_gpu_only(monkeypatch):
 
 def test_it_is_said_which_mixer_has_no_kernel_for_its_sizes(monkeypatch):
     def lines(**options):
-        return without_kernels(
-            Population(model_with(lambda: mixer_of("mamba", WIDTH, **options)), (0,)), torch.bfloat16
-        )
+        build = model_with(lambda: mixer_of("mamba", WIDTH, **options))
+        return without_kernels(Population(build, (0,)), torch.bfloat16)
 
     assert lines(d_state=2) == []  # on a CPU
     monkeypatch.setattr(Population, "device", torch.device("cuda"))
@@ -168,8 +161,6 @@ def test_it_is_said_which_mixer_has_no_kernel_for_its_sizes(monkeypatch):
 
 
 class PlainAttention(SequenceMixer):
-    """Two heads of 32, by PyTorch's own attention."""
-
     def __init__(self):
         super().__init__()
         self.qkv, self.out = nn.Linear(64, 192, bias=False), nn.Linear(64, 64, bias=False)
@@ -183,11 +174,13 @@ class PlainAttention(SequenceMixer):
 def test_a_compiled_mixer_in_a_captured_step(tmp_path):
     """By default, and for fewer replicas when one has left."""
 
-    def build():
-        return LanguageModel(VOCAB, 64, n_layers=2, make_mixer=PlainAttention)
-
     # Few epochs: later the rounding of two kernels for attention has grown.
-    settings = {"accelerator": "gpu", "precision": "bf16", "epochs": 4, "build": build}
+    settings = {
+        "accelerator": "gpu",
+        "precision": "bf16",
+        "epochs": 4,
+        "build": lambda: LanguageModel(VOCAB, 64, 2, PlainAttention),
+    }
     plain, other = (fit([*TWO, (1e30, 2)], tmp_path, compile=wanted, **settings) for wanted in (False, "auto"))
     assert plain.notes == [] and other.notes == ["PlainAttention is compiled: torch.compile, inductor"]
     losses = [torch.tensor(result.metrics["train_loss"].tolist()) for result in (plain, other)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from every_mixer import MIXERS, mixer_of
 from stateful_mixers import REFUSED, Dropped, Normed, NormedAndDropped, model_with
-from tiny_training import LENGTH, THREE, VOCAB, assert_same_results, fit, replica_results, splits
+from tiny_training import LENGTH, THREE, VOCAB, assert_same_results, equal, fit, replica_results, splits
 from torch import nn
 
 from mixerlab.mixers.wrapped import Wrapped
@@ -35,7 +35,6 @@ on_gpu = {"accelerator": "gpu", "precision": "bf16", "epochs": 5}
 
 @pytest.fixture
 def captured(monkeypatch):
-    """The names of the functions captured so far. The cache of the process starts empty."""
     names, begin = [], Captured.__init__
 
     def noted(self, function, *arguments):
@@ -75,8 +74,7 @@ def on_a_cpu(monkeypatch):
 
 
 def same(one, other):
-    assert one.replicas == other.replicas and one.metrics.equals(other.metrics)
-    assert one.notes == other.notes
+    assert equal(one, other) and one.notes == other.notes
 
 
 def language_model(mixer="attn"):
@@ -85,9 +83,6 @@ def language_model(mixer="attn"):
 
 def auto_encoder():
     return AutoEncoder(VOCAB, LENGTH, WIDTH, n_layers=2, make_mixer=lambda: mixer_of("attn", WIDTH))
-
-
-# Sharing
 
 
 def test_a_later_run_captures_nothing_and_gets_the_same_results(tmp_path, on_a_cpu):
@@ -165,9 +160,6 @@ def test_the_examples_of_a_run_are_freed_when_it_ends(tmp_path, monkeypatch):
         assert [held() for held in examples] == [None]
     finally:
         gc.enable()
-
-
-# On a GPU
 
 
 @pytest.mark.gpu
@@ -265,9 +257,6 @@ def test_after_a_step_that_cannot_be_captured_the_next_run_is_captured(tmp_path,
     same(again, alone)
 
 
-# Replicas one after another on a GPU
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("mixer", [*REFUSED, Normed, NormedAndDropped])
 def test_a_captured_loop_trains_as_one_launched_one_by_one(tmp_path, mixer):
@@ -303,10 +292,7 @@ def test_a_layer_of_fla_trains(tmp_path, name, monkeypatch):
     monkeypatch.setattr(autotuner, "prune_configs", lambda self, kwargs: self.configs[:1])
 
     layer = getattr(importlib.import_module("fla.layers"), name)
-
-    def build():
-        return LanguageModel(VOCAB, 64, n_layers=2, make_mixer=lambda: Wrapped(layer(**FLA[name]), state=64))
-
+    build = partial(LanguageModel, VOCAB, 64, n_layers=2, make_mixer=lambda: Wrapped(layer(**FLA[name]), state=64))
     result = fit(THREE, tmp_path, data=splits(train=80), build=build, **on_gpu | {"epochs": 60})
     assert result.notes[0].startswith("replicas compute one after another")
     losses = result.metrics.query("replica == 0")["train_loss"].tolist()

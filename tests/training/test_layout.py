@@ -57,12 +57,7 @@ def test_who_optimises_decoder_and_head_may_be_chosen(grouping, changed):
     assert "head.weight" not in lowered[1] and lowered[0] - lowered[1] == changed.keys() - {"head.weight"}
 
 
-# What replicas start with
-
-
 class Scaled(nn.Module):
-    """The model with a parameter and a buffer, whose initial values come from two functions of a size."""
-
     def __init__(self, scale=lambda size: torch.tensor(0.5), shift=torch.ones):
         super().__init__()
         self.model, self.scale = build_model(), nn.Parameter(torch.as_tensor(scale(VOCAB)))

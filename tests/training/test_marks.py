@@ -27,11 +27,8 @@ class Mixer(nn.Module):
             self.parts = nn.ModuleList(nn.Linear(WIDTH, size, bias=False) for size in SIZES)
             for layer, rows in zip(self.parts, weight.split(SIZES), strict=True):
                 layer.weight.data = rows.clone()
-        elif form == "stack":
-            self.weight = nn.Parameter(weight.view(2, WIDTH, WIDTH))
-            as_matrix(self.weight)
-        elif form == "parameter":
-            self.weight = nn.Parameter(weight)
+        elif form in ("stack", "parameter"):
+            self.weight = nn.Parameter(weight.view(2, WIDTH, WIDTH) if form == "stack" else weight)
             as_matrix(self.weight)
         else:
             self.layer = nn.Linear(WIDTH, sum(SIZES), bias=False)
@@ -39,12 +36,8 @@ class Mixer(nn.Module):
             split_rows(self.layer.weight, SIZES if form == "split" else {"whole": (32,), "halves": (16, 16)}[form])
 
     def forward(self, x):
-        if hasattr(self, "parts"):
-            y = torch.cat([layer(x) for layer in self.parts], dim=-1)
-        else:
-            weight = self.weight if hasattr(self, "weight") else self.layer.weight
-            y = x @ weight.reshape(-1, WIDTH).T
-        return y.cumsum(1).tanh().view(*x.shape[:2], 2, WIDTH).sum(2)
+        weights = [parameter.reshape(-1, WIDTH) for parameter in self.parameters()]
+        return (x @ torch.cat(weights).T).cumsum(1).tanh().view(*x.shape[:2], 2, WIDTH).sum(2)
 
 
 def weights_after_two_steps(form):

@@ -13,14 +13,13 @@ from mixerlab.training.metrics import IGNORE_INDEX, batch_scores, class_counts, 
 REPLICAS, ROWS, LENGTH, VOCAB = 3, 6, 9, 11
 
 
-def random_batch(seed, rows=ROWS, scored_share=0.6, vocab=VOCAB, classes=VOCAB):
-    """Logits `[R, B, T, V]` and targets `[R, B, T]` among the first `classes`; about half of them predicted right."""
+def random_batch(seed, rows=ROWS):
     generator = torch.Generator().manual_seed(seed)
     shape = (REPLICAS, rows, LENGTH)
-    targets = torch.randint(classes, shape, generator=generator)
-    logits = torch.randn(*shape, vocab, generator=generator)
-    logits += 3 * F.one_hot(targets, vocab) * (torch.rand(*shape, 1, generator=generator) < 0.5)
-    scored = torch.rand(shape, generator=generator) < scored_share
+    targets = torch.randint(VOCAB, shape, generator=generator)
+    logits = torch.randn(*shape, VOCAB, generator=generator)
+    logits += 3 * F.one_hot(targets, VOCAB) * (torch.rand(*shape, 1, generator=generator) < 0.5)
+    scored = torch.rand(shape, generator=generator) < 0.6
     scored[..., -1] = True  # every row scores something, as in every MAD task
     return logits, torch.where(scored, targets, IGNORE_INDEX)
 
@@ -44,31 +43,21 @@ def test_counts_every_scored_position():
     assert torch.equal(class_counts(logits, targets), expected)
 
 
-def torchmetrics_accuracy(predictions, targets, num_classes):
-    """mad-lab's metric for one replica's batch."""
-    kept = targets != IGNORE_INDEX
-    return MulticlassAccuracy(num_classes=num_classes)(predictions[kept], targets[kept]).item()
-
-
-def batches():
-    """Two full batches and a short one: as they are, and with the short one padded with unscored rows."""
+def test_scores_average_over_batches_weighted_by_rows():
+    """Two full batches and a short one, which is padded with unscored rows."""
     real = [random_batch(0), random_batch(1), random_batch(2, rows=2)]
     logits, targets = real[-1]
     filled = (
         torch.cat((logits, torch.randn(REPLICAS, ROWS - 2, LENGTH, VOCAB)), dim=1),
         torch.cat((targets, torch.full((REPLICAS, ROWS - 2, LENGTH), IGNORE_INDEX)), dim=1),
     )
-    return real, [*real[:-1], filled]
-
-
-def test_scores_average_over_batches_weighted_by_rows():
-    real, given = batches()
-    means = means_of(sum(batch_scores(logits, targets) for logits, targets in given))
-    rows = [len(targets[0]) for _, targets in real]
+    means = means_of(sum(batch_scores(logits, targets) for logits, targets in (*real[:-1], filled)))
+    rows, accuracy_of = [len(targets[0]) for _, targets in real], MulticlassAccuracy(num_classes=VOCAB)
     for replica in range(REPLICAS):
         macro, loss, perplexity = [], [], []
         for logits, targets in real:
-            macro.append(torchmetrics_accuracy(logits[replica].argmax(-1), targets[replica], VOCAB))
+            kept = targets[replica] != IGNORE_INDEX
+            macro.append(accuracy_of(logits[replica].argmax(-1)[kept], targets[replica][kept]).item())
             nll = F.cross_entropy(logits[replica].flatten(0, 1), targets[replica].flatten(), ignore_index=-100)
             loss.append(nll.item())
             perplexity.append(nll.exp().item())
@@ -86,11 +75,10 @@ def test_a_batch_without_a_target_has_accuracy_0():
 
 
 def history(*accuracies, loss=1.0):
-    for_split = {"loss": [loss], "perplexity": [math.exp(loss) if loss < 700 else math.inf]}
-    epochs = []
+    epochs, perplexity = [], math.exp(loss) if loss < 700 else math.inf
     for number, value in enumerate(accuracies):
-        measured = for_split | {"accuracy": [value], "token_accuracy": [value]}
-        scores = {f"{split}_{key}": values for split in ("val", "test") for key, values in measured.items()}
+        measured = {"loss": loss, "perplexity": perplexity, "accuracy": value, "token_accuracy": value}
+        scores = {f"{split}_{key}": [values] for split in ("val", "test") for key, values in measured.items()}
         state = {"epoch": number, "steps": [7 * (number + 1)], "active": [True], "diverged": [False]}
         epochs.append(scores | state | {"train_loss": [loss]})
     return epochs

@@ -30,8 +30,6 @@ class WithoutBfloat16(TorchFunctionMode):
 
 
 class Parts(nn.Module):
-    """One parameter of each kind: a tall and a wide hidden matrix, a table, a gain."""
-
     def __init__(self):
         super().__init__()
         self.tall = nn.Linear(12, 40, bias=False)
@@ -46,10 +44,7 @@ def stepped(make, lr, gradients, schedule=None):
     optimizer = make(population, lr, schedule or Constant(), STEPS)
 
     def named():
-        values = population.parameters_by_replica.detach().clone()
-        return {
-            slot.name: values[:, slot.start : slot.stop].unflatten(1, slot.shape) for slot in population.layout.slots
-        }
+        return {name: value.detach().clone() for name, value in population.parameters_by_name().items()}
 
     start, history = named(), []
     for gradient in gradients:
@@ -64,13 +59,11 @@ def gradients_for(replicas, scales=None):
     generator = torch.Generator().manual_seed(0)
     shapes = {name: parameter.shape for name, parameter in Parts().named_parameters()}
     scales = torch.ones(STEPS, replicas) if scales is None else scales
-    return [
-        {
-            name: torch.stack([torch.randn(shape, generator=generator) * scale for scale in scales[step]])
-            for name, shape in shapes.items()
-        }
-        for step in range(STEPS)
-    ]
+
+    def drawn(shape, step):
+        return torch.stack([torch.randn(shape, generator=generator) * scale for scale in scales[step]])
+
+    return [{name: drawn(shape, step) for name, shape in shapes.items()} for step in range(STEPS)]
 
 
 def torchs(make, start, gradients, name, replica, clip=math.inf):
@@ -140,9 +133,6 @@ def test_adamw_is_torchs_and_clips_each_replica(name):
     assert (ours[name][:, 0] - unclipped[name][:, 0]).abs().max() > 1e-3
 
 
-# Schedules and decay
-
-
 PROGRESS = [0.0, 0.05, 0.1, 0.5, 0.8, 0.9, 0.95]
 COSINE = [0.5 * (1 + math.cos(math.pi * p)) for p in PROGRESS]
 
@@ -184,12 +174,7 @@ def test_all_parameters_may_decay_each_at_its_learning_rate():
         torch.testing.assert_close(ours[name][-1], start[name] * (1 - 0.5 * 0.1 * scale), rtol=1e-6, atol=1e-8)
 
 
-# What the paper leaves open
-
-
 class Filter(nn.Module):
-    """A model whose mixer is a convolution, with a linear layer beside it."""
-
     def __init__(self):
         super().__init__()
         self.blocks = nn.ModuleList([nn.ModuleDict({"mixer": nn.Conv1d(6, 6, 4, groups=6)})])
@@ -204,8 +189,7 @@ def test_muon_moves_a_filter_as_a_matrix():
     gradient = torch.randn_like(before)
     population.parameters_by_replica.grad = gradient
     optimizer.step()
-    (slot,) = (slot for slot in population.layout.slots if slot.name == "blocks.0.mixer.weight")
-    columns = slice(slot.start, slot.stop)
+    (columns,) = (slice(s.start, s.stop) for s in population.layout.slots if s.name == "blocks.0.mixer.weight")
     moved = (population.parameters_by_replica - before)[:, columns].view(6, 4)
     polar = newton_schulz(gradient[:, columns].view(1, 6, 4), 5, torch.float32)[0]
     torch.testing.assert_close(moved, -0.1 * (6 / 4) ** 0.5 * polar, rtol=1e-3, atol=1e-4)

@@ -1,5 +1,7 @@
 """A population that does not fit in the GPU's memory trains in halves, and a note says so."""
 
+from functools import partialmethod
+
 import pytest
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -12,8 +14,6 @@ REPLICAS = [(5e-3, 0), (1e-3, 0), (5e-3, 1)]
 
 @pytest.fixture
 def fits_up_to(monkeypatch):
-    """A function that makes every population of more than the given number of replicas run out of memory."""
-
     def limit(replicas):
         forward = Population.forward
 
@@ -37,7 +37,6 @@ class Kept(DummyLogger):
 
 
 def test_halves_give_the_results_of_the_whole(tmp_path, fits_up_to):
-    """Weights and logs too; what both halves note is noted once."""
     options = {"keep_weights": "both", "execution": "loop"}
     whole = fit(REPLICAS, tmp_path / "whole", **options)
     fits_up_to(1)
@@ -58,27 +57,20 @@ def test_halves_give_the_results_of_the_whole(tmp_path, fits_up_to):
 def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, fits_up_to, monkeypatch):
     undisturbed = fit(REPLICAS, tmp_path / "undisturbed")
     fits_up_to(2)
-    limited, begin = Population.forward, Population.__init__
-    ran, interrupts = [], [True]  # for each step of a population, the number of replicas that it began with
+    limited, ran = Population.forward, []  # for each step of a population, the number of replicas that it has
 
-    def counting(self, build, seeds, *others):
-        begin(self, build, seeds, *others)
-        self.began_with = len(seeds)
-
-    def counted(self, tokens, scored):
-        if interrupts and self.began_with == 1 and self.training:
+    def counted(self, tokens, scored, interrupts=True):
+        if interrupts and len(self) == 1 and self.training:
             raise InterruptedError("the second half")
-        ran.append(self.began_with)
+        ran.append(len(self))
         return limited(self, tokens, scored)
 
-    monkeypatch.setattr(Population, "__init__", counting)
     monkeypatch.setattr(Population, "forward", counted)
     with pytest.raises(InterruptedError):
         fit(REPLICAS, tmp_path / "halved")
     assert ran.count(2) > 10
-
-    interrupts.clear()
     ran.clear()
+    monkeypatch.setattr(Population, "forward", partialmethod(counted, interrupts=False))
     halved = fit(REPLICAS, tmp_path / "halved")
     assert set(ran) == {3, 1}  # the whole, which does not fit, and the half that was interrupted
     for replica in range(len(REPLICAS)):

@@ -68,9 +68,6 @@ def test_training_equals_a_plain_loop(tmp_path):
         assert math.isclose(row["test_loss"], sum(losses) / 11, rel_tol=1e-4)
 
 
-# Data
-
-
 def test_a_task_that_scores_nothing_is_refused():
     data = splits()
     data["val"] = data["val"][0], np.full_like(data["val"][1], IGNORE_INDEX)
@@ -79,7 +76,6 @@ def test_a_task_that_scores_nothing_is_refused():
 
 
 def build_alike():
-    """The same initial values whatever the replica's seed."""
     torch.manual_seed(0)
     return build_model()
 
@@ -103,9 +99,6 @@ def test_seed_and_epoch_order_the_rows_and_each_is_shown_once(tmp_path, monkeypa
     assert same == again and same != other
 
 
-# Replicas that stop
-
-
 def test_a_diverged_replica_is_frozen_and_does_not_affect_the_others(tmp_path):
     with_it, without = fit([THREE[0], WILD, THREE[2]], tmp_path), fit([THREE[0], THREE[2]], tmp_path)
     for one, other in ((0, 0), (2, 1)):
@@ -118,7 +111,6 @@ def test_a_diverged_replica_is_frozen_and_does_not_affect_the_others(tmp_path):
 
 
 def poisoned():
-    """`build_model`, but the model of seed 1 contains a NaN."""
     model = build_model()
     if torch.initial_seed() == 1:
         model.blocks[0].mlp.w1.weight.data[0, 0] = math.nan

@@ -22,26 +22,7 @@ def test_the_bar_ends_with_the_last_epoch(tmp_path, monkeypatch):
         bar.close.assert_called()
 
 
-def test_how_long_it_will_take_is_said_once(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(callbacks, "SECONDS_UNTIL_COST", 0.0)
-    with caplog.at_level("INFO"):
-        fit([(2e-2, 0)], tmp_path, data=splits(), epochs=3, stop_when_perfect=False)
-    (line,) = [message for message in caplog.messages if message.startswith("about ")]
-    assert " s left on 1 core, " in line
-
-
-def test_on_a_cpu_it_is_said_after_the_first_steps(tmp_path, monkeypatch):
-    """Fifty steps of a slow mixer take minutes; here an epoch is fewer than ten."""
-    monkeypatch.setattr(callbacks, "SECONDS_UNTIL_COST", 0.0)
-    monkeypatch.setattr(callbacks, "duration", duration := mock.Mock())
-    fit([(2e-2, 0)], tmp_path, data=splits(), epochs=2, stop_when_perfect=False)
-    ((left,),) = [call.args for call in duration.call_args_list]
-    assert left > 0  # of two epochs one
-
-
 class Clock(Muon):
-    """A step takes a second, and nothing else takes time."""
-
     now = 0.0
 
     def step(self, closure=None):
@@ -65,7 +46,7 @@ def test_the_time_left_is_that_of_the_steps_to_come_and_of_scoring(tmp_path, mon
     with caplog.at_level("INFO"):
         fit([(1e-3, 0)], tmp_path, optimizer=Clock, batch_size=2, **length)
     ((told,),) = [call.args for call in duration.call_args_list]
-    assert told == pytest.approx(left)
+    assert told == pytest.approx(left) and " left on 1 core, " in caplog.text
     assert ("trainer.eval_every=STEPS" in caplog.text) == (length != {"epochs": 2})
 
 

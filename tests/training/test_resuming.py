@@ -2,8 +2,8 @@
 
 import signal
 
-import pytest
-from tiny_training import LENGTH, Broken, checkpoint_of, fit, splits
+import numpy as np
+from tiny_training import LENGTH, VOCAB, checkpoint_of, equal, fit, interrupted, splits
 
 from mixerlab.training.optimizers import Muon
 
@@ -12,15 +12,12 @@ def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path, caplog)
     """Replicas that diverged or are perfect stay frozen; only the interrupted epoch is trained again."""
     replicas = [(2e-2, 0), (1e-3, 0), (1e30, 1)]
     settings = {"data": splits(), "epochs": 8, "stop_when_perfect": True, "checkpoint_every": 0}
-    with pytest.raises(RuntimeError, match="power failure"):
-        fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
     with caplog.at_level("INFO"):
-        resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
+        resumed, steps = interrupted(replicas, tmp_path / "broken", 28, **settings)  # in the sixth epoch
     checkpoint = checkpoint_of(replicas, tmp_path / "broken")
     assert f"continuing from {checkpoint}, after epoch 5 of 8" in caplog.messages
     unbroken = fit(replicas, tmp_path / "unbroken", **settings)
-    assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
-    assert Broken.steps == 28 + 15
+    assert equal(resumed, unbroken) and steps == 28 + 15
     assert resumed.resumed_after_s > 0 == unbroken.resumed_after_s
     passes = [divmod(replica["steps"], 5) for replica in unbroken.replicas]  # of 70 rows, 16 a step but 6 in the last
     assert unbroken.tokens == LENGTH * sum(70 * whole + 16 * more for whole, more in passes)
@@ -50,3 +47,27 @@ def test_a_cluster_around_it_changes_nothing(tmp_path, monkeypatch):
     (place / "hpc_ckpt_1.ckpt").write_bytes(b"of Lightning")
     assert fit([(1e-3, 0)], place, epochs=2, optimizer=Looks).metrics.equals(plain.metrics)
     assert handlers == {signal.getsignal(signal.SIGUSR1)}
+
+
+REPLICAS = [(1e-2, 0), (3e-3, 5)]
+
+
+def in_file(folder, test_length):
+    splits = {}
+    for seed, (split, rows) in enumerate({"train": 70, "val": 20, "test": 21}.items()):
+        length = test_length if split == "test" else LENGTH
+        np.save(folder / f"{split}.npy", np.random.default_rng(seed).integers(0, VOCAB, (rows, length + 1), np.uint8))
+        rows = np.load(folder / f"{split}.npy", mmap_mode="r")
+        splits[split] = rows[:, :-1], rows[:, 1:]
+    return splits
+
+
+def test_as_in_memory_and_without_interruption(tmp_path):
+    data = in_file(tmp_path, test_length=13)
+    settings = {"eval_every": 9, "trained_rows": 410, "checkpoint_every": 0}
+    resumed, steps = interrupted(REPLICAS, tmp_path / "broken", 28, data=data, **settings)
+    assert steps == 28 + 2  # from step 27 on, of 29: a pass has 5
+    in_memory = {split: tuple(np.array(rows, np.int64) for rows in own) for split, own in data.items()}
+    plain = fit(REPLICAS, tmp_path / "plain", data=in_memory, **settings)
+    assert equal(resumed, plain)
+    assert plain.metrics[plain.metrics["replica"] == 0]["step"].tolist() == [9, 18, 27, 29]

@@ -43,20 +43,17 @@ def storages(tensors):
     return {tensor.untyped_storage()._cdata for tensor in tensors}
 
 
-def language_model(mixer):
-    return LanguageModel(VOCAB, WIDTH, 2, lambda: mixer_of(mixer, WIDTH))
-
-
-def auto_encoder(mixer):
-    return AutoEncoder(VOCAB, LENGTH, WIDTH, 2, lambda: mixer_of(mixer, WIDTH))
+def model_of(mixer, kind=LanguageModel):
+    sizes = (LENGTH, WIDTH) if kind is AutoEncoder else (WIDTH,)
+    return kind(VOCAB, *sizes, 2, lambda: mixer_of(mixer, WIDTH))
 
 
 @pytest.mark.parametrize(
-    ("mixer", "model", "optimizer"),
-    [*((mixer, language_model, Muon) for mixer in MIXERS), ("gdn", auto_encoder, AdamW)],
+    ("mixer", "kind", "optimizer"),
+    [*((mixer, LanguageModel, Muon) for mixer in MIXERS), ("gdn", AutoEncoder, AdamW)],
 )
-def test_a_step_touches_only_listed_tensors(mixer, model, optimizer):
-    population = Population(lambda: model(mixer), [0, 1])
+def test_a_step_touches_only_listed_tensors(mixer, kind, optimizer):
+    population = Population(lambda: model_of(mixer, kind), [0, 1])
     tokens, rows = torch.randint(VOCAB, (20, LENGTH)), torch.randint(20, (2, 4))
     steps = PopulationSteps(
         population, optimizer(population, [1e-3, 1e-2], WSD(), 10), Examples(tokens, tokens.clone(), ALL), bf16=False
@@ -71,8 +68,7 @@ def test_a_step_touches_only_listed_tensors(mixer, model, optimizer):
 
 @pytest.mark.parametrize("parts", [2, 3])
 def test_parts_of_a_batch_have_its_gradient(parts):
-    """Also where some have fewer targets, or none."""
-    population = Population(lambda: language_model("attn"), [0, 1])
+    population = Population(lambda: model_of("attn"), [0, 1])
     optimizer = AdamW(population, [1e-3, 1e-2], WSD(), 10)
     tokens, rows = torch.randint(VOCAB, (20, LENGTH)), torch.randint(20, (2, 8))
     targets = tokens.roll(1, dims=1)

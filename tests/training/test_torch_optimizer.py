@@ -3,14 +3,15 @@
 import io
 import json
 import re
+import sys
 from functools import partial
 
 import pandas as pd
 import pytest
 import torch
-from command_line import ATTN, result_of, run_py
+from command_line import ATTN, ran, refusal, result_of
 from test_optimizers import Parts
-from tiny_training import THREE, fit
+from tiny_training import THREE, equal, fit, interrupted
 
 from mixerlab.checks.buildable import check_optimizer
 from mixerlab.config.values import check_component
@@ -54,18 +55,13 @@ def test_muon_of_pytorch_is_ours_on_matrices_and_each_kind_has_its_rate():
 
 
 class Keeps(torch.optim.Optimizer):
-    """Keeps its state in other dtypes than that of the parameters, in the group too, and draws; fails once."""
-
-    fails_in, steps = 0, 0
+    """Keeps its state in other dtypes than that of the parameters, in the group too, and draws."""
 
     def __init__(self, params, lr):
         super().__init__(params, {"lr": lr, "count": 0})
 
     @torch.no_grad()
     def step(self, closure=None):
-        type(self).steps += 1
-        if self.steps == self.fails_in:
-            raise OSError("power failure")
         for group in self.param_groups:
             group["count"] += 1
             for parameter in group["params"]:
@@ -79,18 +75,20 @@ class Keeps(torch.optim.Optimizer):
                 parameter -= group["lr"] * (state["mean"] + state["parts"]["sum"].float() + noise)
 
 
-def test_a_resumed_run_has_the_same_bits_and_a_frozen_replica_leaves(tmp_path, monkeypatch):
+def test_a_resumed_run_has_the_same_bits_and_a_frozen_replica_leaves(tmp_path):
     replicas = [(1e-2, 0), (1e30, 1), (1e-3, 0)]  # the second diverges, and leaves after two epochs
     settings = {"optimizer": TorchOptimizer, "options": {"all": Keeps}, "epochs": 4, "checkpoint_every": 0}
     unbroken = fit(replicas, tmp_path / "unbroken", **settings)
     assert [results["status"] for results in unbroken.replicas] == ["finished", "diverged", "finished"]
-    monkeypatch.setattr(Keeps, "fails_in", Keeps.steps - 4)
-    monkeypatch.setattr(Keeps, "steps", 0)
+    resumed, _ = interrupted(replicas, tmp_path / "broken", 18, **settings)
+    assert resumed.resumed_after_s > 0 and equal(resumed, unbroken)
     with pytest.raises(OSError, match="power failure"):
-        fit(replicas, tmp_path / "broken", **settings)
-    resumed = fit(replicas, tmp_path / "broken", **settings)
-    assert resumed.resumed_after_s > 0
-    assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
+        fit(replicas, tmp_path / "failed", **settings | {"options": {"all": Fails}})
+
+
+class Fails(torch.optim.SGD):
+    def step(self, closure=None):
+        raise OSError("power failure")
 
 
 class Averages(torch.optim.SGD):
@@ -154,16 +152,23 @@ def test_what_needs_more_than_gradients_is_refused_by_name(optimizer, message):
         check_optimizer(json.dumps([optimizer, schedule]), "")
 
 
+def test_an_optimizer_whose_package_is_missing_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    error = refusal("mixer=attn", "task=icr", "optimizer=lion", "dry_run=true")
+    assert error.endswith("is not installed: pip install 'mixerlab[optimizers]'\n")
+
+
+def test_an_optimizer_of_one_model_says_how_a_run_trains_by_it():
+    with pytest.raises(
+        ValueError, match=r"optimizer=sgd: SGD .*: optimizer=torch 'optimizer.all={_target_: torch.optim."
+    ):
+        check_component("optimizer", {"name": "sgd", "_target_": "torch.optim.SGD", "lr": 1e-3}, "optimizer")
+
+
 def test_a_run_is_told_by_the_classes_inside_it(tmp_path):
-    parts = (
-        "optimizer.matrices={_target_: torch.optim.Muon, ns_steps: 3}",
-        "optimizer.others={_target_: torch.optim.SGD}",
-    )
-    outcome = run_py(*ATTN, "optimizer=torch", *parts, f"results_dir={tmp_path}")
-    assert outcome.code == 0, outcome.err
-    record, _ = result_of(tmp_path)
-    assert {row["status"] for row in record["rows"]} == {"finished"}
-    told = {key: value for key, value in record["rows"][0]["hparams"].items() if key.startswith("optimizer.")}
+    matrices = "optimizer.matrices={_target_: torch.optim.Muon, ns_steps: 3}"
+    ran(*ATTN, "optimizer=torch", matrices, "optimizer.others={_target_: torch.optim.SGD}", f"results_dir={tmp_path}")
+    told = result_of(tmp_path)[0]["rows"][0]["hparams"]
     assert told["optimizer.matrices._target_"] == "torch.optim.Muon" and told["optimizer.matrices.ns_steps"] == 3
     assert told["optimizer.others._target_"] == "torch.optim.SGD" and "optimizer._target_" not in told
     assert told["optimizer.matrices.momentum"] == 0.95  # a default
@@ -191,8 +196,7 @@ def test_published_optimizers_train(tmp_path, name, monkeypatch):
         monkeypatch.setattr("heavyball.utils.compile_mode", None)  # it would compile for a minute
     chosen = ["optimizer=torch", f"optimizer.all={{_target_: {name}}}"] if "." in name else [f"optimizer={name}"]
     options = *chosen, f"optimizer.lr={PACKAGES[name]}", "trainer.epochs=10"
-    outcome = run_py(*ATTN, *options, "trainer.checkpoint_every=1000", f"results_dir={tmp_path}")
-    assert outcome.code == 0, outcome.err
+    ran(*ATTN, *options, "trainer.checkpoint_every=1000", f"results_dir={tmp_path}")
     _, metrics = result_of(tmp_path)
     losses = pd.read_csv(io.BytesIO(metrics))["train_loss"].tolist()
     assert losses[-1] < 0.9 * losses[0], losses
@@ -207,4 +211,4 @@ def test_on_a_gpu_forward_and_backward_are_captured(tmp_path):
     losses = [torch.from_numpy(result.metrics["train_loss"].to_numpy()) for result in (captured, launched)]
     torch.testing.assert_close(*losses, rtol=2e-2, atol=2e-3)
     shared = fit(THREE, tmp_path / "shared", graph_key="torch", **settings)
-    assert shared.replicas == captured.replicas and shared.metrics.equals(captured.metrics)
+    assert equal(shared, captured)

@@ -15,7 +15,6 @@ WIDTH, LENGTH = 16, 9
 
 
 def results(kind, n_layers, vocabulary, scored, qk_norm):
-    """Logits, and the gradients of all parameters."""
     torch.manual_seed(0)
     make_mixer = partial(Attention, WIDTH, num_heads=2, qk_norm=qk_norm)
     sizes = (LENGTH, WIDTH) if kind is AutoEncoder else (WIDTH,)

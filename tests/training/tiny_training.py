@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from omegaconf import OmegaConf
 
@@ -39,66 +40,53 @@ def splits(train=70, val=20, test=20, learnable=True):
     return {name: successor_rows(rows, seed, learnable) for seed, (name, rows) in enumerate(sizes.items())}
 
 
-class Broken(Muon):
-    """Muon that fails in its 28th step, which is in the sixth epoch (5 steps per epoch)."""
-
-    fails_in = 28
-    steps = 0
-
-    def step(self, closure=None):
-        type(self).steps += 1
-        if self.steps == self.fails_in:
-            raise RuntimeError("power failure")
-        super().step(closure)
-
-
-def fit(
-    replicas,
-    folder,
-    *,
-    data=None,
-    optimizer=Muon,
-    schedule=None,
-    build=build_model,
-    options=None,
-    graph_key=None,
-    trained_rows=None,
-    loggers=(),
-    execution="auto",
-    **config,
-):
+def fit(replicas, folder, *, data=None, optimizer=Muon, build=build_model, options=None, graph_key=None, **config):
     """Trains `replicas`, a list of (lr, seed). `options` are the optimizer's, all other keywords the trainer's.
 
-    `execution` is `trainer.replicas`.
+    But `trained_rows` and `loggers` are those of `Training`, and `execution` is `trainer.replicas`.
     """
+    own = {name: config.pop(name) for name in ("trained_rows", "loggers") if name in config}
     training = Training(
         build_model=build,
         splits=data if data is not None else splits(learnable=False),
-        make_optimizer=partial(optimizer, schedule=schedule or Constant(), **(options or {})),
-        config=trainer_config(replicas=execution, **config),
+        make_optimizer=partial(optimizer, schedule=config.pop("schedule", Constant()), **(options or {})),
+        config=trainer_config(replicas=config.pop("execution", "auto"), **config),
         folder=folder,
-        trained_rows=trained_rows,
-        loggers=loggers,
+        **own,
     )
     return training.train(replicas, graph_key)
 
 
+def interrupted(replicas, folder, step, optimizer=Muon, **settings):
+    """What a training gives that fails in this step and is started again, and how many steps both made."""
+
+    class Fails(optimizer):
+        steps = 0
+
+        def step(self, closure=None):
+            Fails.steps += 1
+            if Fails.steps == step:
+                raise RuntimeError("power failure")
+            super().step(closure)
+
+    with pytest.raises(RuntimeError, match="power failure"):
+        fit(replicas, folder, optimizer=Fails, **settings)
+    torch.manual_seed(99)  # the default generator has no part in it
+    return fit(replicas, folder, optimizer=Fails, **settings), Fails.steps
+
+
+def equal(one, other):
+    return one.replicas == other.replicas and one.metrics.equals(other.metrics)
+
+
 def trainer_config(**given):
     """`conf/trainer`, with small values and those that are `given`."""
-    small = {
-        "epochs": 3,
-        "batch_size": 16,
-        "precision": "float32",
-        "accelerator": "cpu",
-        "stop_when_perfect": False,
-        "checkpoint_every": 1e9,
-        "progress": False,
-    }
-    return TrainerConfig(**dict(OmegaConf.load(DEFAULTS)) | small | given)
+    small = {"epochs": 3, "batch_size": 16, "precision": "float32", "accelerator": "cpu"}
+    rare = {"stop_when_perfect": False, "checkpoint_every": 1e9, "progress": False}
+    return TrainerConfig(**dict(OmegaConf.load(DEFAULTS)) | small | rare | given)
 
 
 def checkpoint_of(replicas, folder, code=None, **config):
-    """Where a training of these replicas keeps its checkpoint."""
     return folder / checkpoint_name(replicas, code, trainer_config(**config))
 
 
@@ -112,13 +100,8 @@ def assert_same_results(one, other, rtol=1e-4):
     """Asserts that the results of two replicas are equal, floats up to `rtol`."""
     (summary, metrics), (other_summary, other_metrics) = one, other
     assert list(metrics.columns) == list(other_metrics.columns)
-    torch.testing.assert_close(
-        torch.from_numpy(metrics.to_numpy(np.float64)),
-        torch.from_numpy(other_metrics.to_numpy(np.float64)),
-        rtol=rtol,
-        atol=1e-6,
-        equal_nan=True,
-    )
+    values = (torch.from_numpy(x.to_numpy(np.float64)) for x in (metrics, other_metrics))
+    torch.testing.assert_close(*values, rtol=rtol, atol=1e-6, equal_nan=True)
     assert summary.keys() == other_summary.keys()
     for name, value in summary.items():
         if isinstance(value, float):
