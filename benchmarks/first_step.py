@@ -9,10 +9,9 @@ replicas. Beside it, how many kernels Triton has compiled, and the seconds that 
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -22,8 +21,8 @@ from mixerlab.benchmarks.throughput import MIXERS, VOCAB, Trial, config
 from mixerlab.config.building import TaskShape
 
 
-def measure(mixer: str, length: int) -> dict:
-    """In this process; the caches have to be empty."""
+def measure(mixer: str, length: int) -> None:
+    """Prints a line; in a process of its own, whose caches are empty."""
     import triton
 
     compiled: list[tuple[float, str]] = []
@@ -39,7 +38,7 @@ def measure(mixer: str, length: int) -> dict:
     trial.captured()(trial.rows[0])
     torch.cuda.synchronize()
     spent = time.perf_counter() - started
-    return {
+    row = {
         "mixer": mixer,
         "T": length,
         "first step s": round(spent, 2),
@@ -47,22 +46,20 @@ def measure(mixer: str, length: int) -> dict:
         "compiling s": round(sum(seconds for seconds, _ in compiled), 2),
         "longest": [f"{name} {seconds:.2f}" for seconds, name in sorted(compiled, reverse=True)[:5]],
     }
+    print(json.dumps(row), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mixers", nargs="+", default=MIXERS)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--here", action="store_true", help="one mixer, in this process")
     args = options_on_gpu(parser)
-    if args.here:
-        print(json.dumps(measure(args.mixers[0], args.length)), flush=True)
-        return
     for mixer in args.mixers:
         with tempfile.TemporaryDirectory() as empty:
-            caches = {"TRITON_CACHE_DIR": f"{empty}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{empty}/inductor"}
-            command = ["--here", "--mixers", mixer, "--length", str(args.length)]
-            subprocess.run([sys.executable, "-m", "mixerlab.benchmarks.first_step", *command], env=os.environ | caches)
+            os.environ |= {"TRITON_CACHE_DIR": f"{empty}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{empty}/inductor"}
+            process = get_context("spawn").Process(target=measure, args=(mixer, args.length))
+            process.start()
+            process.join()
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ import mixerlab
 from mixerlab.benchmarks.measuring import Table, milliseconds, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import plain_block, rotary_angles
 from mixerlab.generate import TokenReader
+from mixerlab.records.names import MIXERS
 
-MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 PEER = "attn, eager PyTorch"
 
 

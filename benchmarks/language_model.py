@@ -39,7 +39,7 @@ TOKENS = 32_768  # of a step
 
 
 class Peer:
-    """Trains `model`, of `mixer=attn`, as one would write it: its layers called one by one, and compiled together."""
+    """Trains `model`, of `mixer=attn`, its layers called one by one, and compiled together."""
 
     def __init__(self, model: Any, length: int, device: torch.device):
         self.model = model.to(device)

@@ -3,17 +3,16 @@
     python -m mixerlab.benchmarks.layers --output FOLDER
     python -m mixerlab.benchmarks.layers --layers mesa --output FOLDER
 
-Batch 128, width 128, float32 parameters, bfloat16 inputs and autocast. fla's layer has the parameters of ours, all and
-no others, with the same values: both compute one function. Times are medians over replays of a CUDA graph of forward
-and backward, which writes the gradients of the inputs and of all parameters to new tensors. Before the capture it is
-called twice, so that what tunes itself has done so: with fla minutes, unless Triton's cache has what it found.
+Batch 128, width 128, float32 parameters, bfloat16 inputs and autocast. fla's layer has the values of our parameters:
+both compute one function. Times are medians over replays of a CUDA graph of forward and backward, with the gradients of
+the inputs and of all parameters. What tunes itself does so before, with fla for minutes.
 
 The errors are relative Frobenius errors on the first two sequences against our layer with `backend=reference` in
-float64, from the same parameters and inputs: of the output, and of the gradients of the inputs the largest. A layer has
-one input; the operator has q and k of unit norm, v, and in float32 the log decay and beta.
+float64: of the output, and of the gradients of the inputs the largest. The operator's inputs are q and k of unit norm,
+v, and in float32 the log decay and beta.
 
-`fla` means its Triton kernels: where FlashQLA or TileLang are installed, it would call those instead. Its layers need
-`pip install -e '.[fla]'`, FlashQLA `pip install flash-qla`. Rows are appended.
+`fla` means its Triton kernels, also where FlashQLA or TileLang are installed. Its layers need
+`pip install -e '.[fla]'`, FlashQLA `pip install flash-qla`.
 """
 
 import copy
@@ -24,9 +23,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from mixerlab.benchmarks.measuring import Table, graph_ms, options_on_gpu, parser_of
+from mixerlab.benchmarks.measuring import Table, forward_and_gradients, graph_ms, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import peer
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.mixers.base import SequenceMixer
@@ -41,13 +40,7 @@ OPERATORS = {"fla": "fla.ops.gated_delta_rule", "flash_qla": "flash_qla"}
 HEADS = {"gdn": (2,), "mesa": (1, 2), OPERATOR: (1,)}
 LENGTHS = {name: (1024, 2048) if name == OPERATOR else (128, 512, 1024, 2048) for name in HEADS}
 # fla's names of a layer's parameters, where they are not ours.
-RENAMED = {
-    "norm": "o_norm",
-    "ridge_logit": "lambda_params",
-    "q_conv": "q_conv1d",
-    "k_conv": "k_conv1d",
-    "v_conv": "v_conv1d",
-}
+RENAMED = {"norm": "o_norm", "ridge_logit": "lambda_params", **{f"{one}_conv": f"{one}_conv1d" for one in "qkv"}}
 
 
 class Case(NamedTuple):
@@ -62,18 +55,14 @@ def layer_case(name: str, heads: int, length: int, batch: int, device: torch.dev
     reference: Any = copy.deepcopy(ours).double()
     reference.backend = "reference"
     x = torch.randn(batch, length, WIDTH, device=device).bfloat16()
-    layers = peer("fla.layers")
-    peers = {"fla": fla_layer(layers, name, ours, heads).to(device)} if layers else {}
+    peers = {}
+    if layers := peer("fla.layers"):  # with the parameters of ours
+        kind, options = FLA[name]
+        theirs = getattr(layers, kind)(hidden_size=WIDTH, num_heads=heads, head_dim=WIDTH // heads, **options)
+        parts = ((key.partition("."), value) for key, value in ours.state_dict().items())
+        theirs.load_state_dict({RENAMED.get(first, first) + dot + rest: value for (first, dot, rest), value in parts})
+        peers["fla"] = theirs.to(device)
     return Case([x], ours.to(device), reference, peers)
-
-
-def fla_layer(layers: Any, name: str, ours: nn.Module, heads: int) -> nn.Module:
-    """fla's layer with the parameters of ours."""
-    kind, options = FLA[name]
-    layer = getattr(layers, kind)(hidden_size=WIDTH, num_heads=heads, head_dim=WIDTH // heads, **options)
-    parts = ((key.partition("."), value) for key, value in ours.state_dict().items())
-    layer.load_state_dict({RENAMED.get(first, first) + dot + rest: value for (first, dot, rest), value in parts})
-    return layer
 
 
 def operator_case(heads: int, length: int, batch: int, device: torch.device) -> Case:
@@ -86,16 +75,6 @@ def operator_case(heads: int, length: int, batch: int, device: torch.device) -> 
     return Case(inputs, gated_delta_rule, partial(gated_delta_rule, backend="reference"), peers)
 
 
-def forward_and_gradients(function: Callable, inputs: list[Tensor], d_o: Tensor) -> list[Tensor]:
-    """The output and the gradients of the inputs; those of a layer's parameters are computed, too."""
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    parameters = function.parameters() if isinstance(function, nn.Module) else ()
-    with torch.autocast(d_o.device.type, torch.bfloat16, enabled=d_o.dtype == torch.bfloat16):
-        o = function(*leaves)
-    o = o[0] if isinstance(o, tuple) else o  # a peer returns its state, too
-    return [o.detach(), *torch.autograd.grad(o, [*leaves, *parameters], d_o)[: len(leaves)]]
-
-
 def measure(case: Case) -> Iterator[dict[str, object]]:
     """Times and errors beside each peer; one that fails has a line instead."""
     d_o = torch.randn_like(case.inputs[0])  # the output has the shape of the first input
@@ -104,15 +83,10 @@ def measure(case: Case) -> Iterator[dict[str, object]]:
 
     def measured(who: str, function: Callable) -> dict[str, float]:
         run = partial(forward_and_gradients, function, case.inputs, d_o)
-        results = [x[:COMPARED].cpu().double() for x in run()]
-        pairs = zip(results, exact, strict=True)
+        pairs = zip([x[:COMPARED].cpu().double() for x in run()], exact, strict=True)
         output, *gradients = torch.stack([(got - expected).norm() / expected.norm() for got, expected in pairs])
         worst = torch.stack(gradients).max()  # NaN if one is
-        return {
-            f"{who} ms": graph_ms(run),
-            f"{who} error": output.item(),
-            f"{who} gradient error": worst.item(),
-        }
+        return {f"{who} ms": graph_ms(run), f"{who} error": output.item(), f"{who} gradient error": worst.item()}
 
     own = measured("ours", case.ours)
     for name, function in case.peers.items():

@@ -7,10 +7,11 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from mixerlab.records.provenance import git_state, versions
 
@@ -28,6 +29,16 @@ def options_on_gpu(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
     return options
+
+
+def forward_and_gradients(function: Callable, inputs: Sequence[Tensor], d_o: Tensor) -> list[Tensor]:
+    """The output and the gradients of the inputs; those of a layer's parameters are computed, too."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    parameters = function.parameters() if isinstance(function, nn.Module) else ()
+    with torch.autocast(d_o.device.type, torch.bfloat16, enabled=d_o.dtype == torch.bfloat16):
+        o = function(*leaves)
+    o = o[0] if isinstance(o, tuple) else o  # a peer returns its state, too
+    return [o.detach(), *torch.autograd.grad(o, [*leaves, *parameters], d_o, allow_unused=True)[: len(leaves)]]
 
 
 def graph_ms(run: Callable[[], object]) -> float:
@@ -71,22 +82,9 @@ def copy_rate() -> float:
     return 2 * 2**30 / (graph_ms(lambda: target.copy_(source)) / 1000)
 
 
-def environment(benchmark: str) -> dict:
-    """The command, code, date, GPU and versions that the results depend on; of a path, its last part."""
-    arguments = (Path(one).name if Path(one).is_absolute() else one for one in sys.argv[1:])
-    return {
-        "command": shlex.join(["python", "-m", f"mixerlab.benchmarks.{benchmark}", *arguments]),
-        "date": time.strftime("%Y-%m-%d"),
-        "gpu": torch.cuda.get_device_name(),
-        "cuda": torch.version.cuda,
-        **versions(),
-        **git_state(),
-    }
-
-
 class Table:
-    """`table.csv` of a folder. The runs of a command append their rows to it, and what they depend on to the list in
-    `environment.json`; a row's `run` is a place in this list.
+    """`table.csv` of a folder. The runs of a command append their rows to it, and to the list in `environment.json` the
+    command, code, date, GPU and versions that these depend on; a row's `run` is a place in this list.
     """
 
     def __init__(self, folder: Path, benchmark: str, **about: object):
@@ -94,7 +92,15 @@ class Table:
         self.path, runs = folder / "table.csv", folder / "environment.json"
         earlier = json.loads(runs.read_text()) if runs.exists() else []
         self.run = len(earlier)
-        runs.write_text(json.dumps([*earlier, environment(benchmark) | about], indent=2) + "\n")
+        arguments = (Path(one).name if Path(one).is_absolute() else one for one in sys.argv[1:])
+        environment = {
+            "command": shlex.join(["python", "-m", f"mixerlab.benchmarks.{benchmark}", *arguments]),
+            "date": time.strftime("%Y-%m-%d"),
+            "gpu": torch.cuda.get_device_name(),
+            "cuda": torch.version.cuda,
+        }
+        environment |= versions() | git_state() | about
+        runs.write_text(json.dumps([*earlier, environment], indent=2) + "\n")
 
     def add(self, row: Mapping[str, object]) -> None:
         """Writes a row at once, so that an interrupted run keeps its rows, and prints it."""

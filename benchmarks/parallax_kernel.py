@@ -4,12 +4,11 @@
     python -m mixerlab.benchmarks.parallax_kernel --kernels ours fla sdpa helion --shapes large --output FOLDER
 
 Everything is bf16 and causal. Times are medians over replays of a CUDA graph: one graph of the forward, one of forward
-and backward; the backward is their difference. The inputs do not move between replays, so they may be in the L2 cache
-if they fit. FLOPs count 4 products of length D per visible query-key pair forward and 11 backward (softmax attention:
-2 and 7), whatever a kernel really computes. The error is the largest relative Frobenius error over the output and the
-gradients, against float64, on the first head of the first sequence. The sharp error is the error of the output with q
-and k scaled by 30, so that each query looks at only one or two keys. `first_call_s` has a kernel's tuning: minutes with
-Helion, which is measured if it is named. Rows are appended.
+and backward; the backward is their difference. Inputs may stay in the L2 cache. FLOPs count 4 products of length D per
+visible query-key pair forward and 11 backward (softmax attention: 2 and 7). The error is the largest relative Frobenius
+error over the output and the gradients, against float64, on the first head of the first sequence. The sharp error is
+that of the output with q and k scaled by 30, so that each query looks at only one or two keys. `first_call_s` has a
+kernel's tuning: minutes with Helion, which is measured if it is named.
 """
 
 import time
@@ -21,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixerlab.benchmarks.measuring import Table, graph_ms, options_on_gpu, parser_of
+from mixerlab.benchmarks.measuring import Table, forward_and_gradients, graph_ms, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import Kernel, installed
 from mixerlab.kernels.parallax import parallax_attention
 from mixerlab.kernels.parallax.reference import parallax_reference
@@ -52,24 +51,16 @@ def laid_out(name: str, tensors: list[Tensor]) -> list[Tensor]:
     return [x.transpose(1, 2).contiguous() for x in tensors] if name in HEADS_FIRST else tensors
 
 
-def forward_and_gradients(kernel: Kernel, tensors: list[Tensor]) -> list[Tensor]:
-    *inputs, d_o = tensors
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    o = kernel(*leaves)
-    gradients = torch.autograd.grad(o, leaves, d_o, allow_unused=True)
-    return [o.detach(), *gradients]
-
-
 def largest_error(name: str, tensors: list[Tensor], results: Sequence[Tensor | None]) -> float:
     """The largest error over `results`: the output and possibly the gradients.
 
     Softmax attention is compared with its own formula (rho = 0).
     """
-    first = [x[:1, :, :1].double() for x in tensors]
+    *first, d_o = (x[:1, :, :1].double() for x in tensors)
     if name == "sdpa":
         first[1] = torch.zeros_like(first[1])
-    scale = first[0].shape[-1] ** -0.5
-    exact = forward_and_gradients(lambda q, rho, k, v: parallax_reference(q, rho, k, v, scale, None), first)
+    scale = d_o.shape[-1] ** -0.5
+    exact = forward_and_gradients(lambda q, rho, k, v: parallax_reference(q, rho, k, v, scale, None), first, d_o)
     errors = []
     for got, expected in zip(results, exact, strict=False):
         if got is not None:  # softmax attention has no gradient for rho
@@ -82,21 +73,21 @@ def measure(name: str, kernel: Kernel, shape: tuple[int, int, int, int]) -> dict
     """One row of the table."""
     batch, length, heads, head_dim = shape
     tensors = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(5)]  # the last of the output
-    inputs = laid_out(name, tensors)
+    *inputs, d_o = laid_out(name, tensors)
     started = time.perf_counter()
-    results = forward_and_gradients(kernel, inputs)
+    results = forward_and_gradients(kernel, inputs, d_o)
     torch.cuda.synchronize()
     first_call = time.perf_counter() - started
     error = largest_error(name, tensors, results)
-    q, rho, k, v, d_o = tensors
-    sharp = [30 * q, rho, 30 * k, v, d_o]
+    q, rho, k, *rest = tensors
+    sharp = [30 * q, rho, 30 * k, *rest]
     sharp_error = largest_error(name, sharp, [kernel(*laid_out(name, sharp)[:4])])
     del results, sharp
     torch.cuda.empty_cache()
 
-    leaves = [x.detach().requires_grad_() for x in inputs[:4]]
+    leaves = [x.detach().requires_grad_() for x in inputs]
     forward = graph_ms(lambda: kernel(*leaves))
-    both = graph_ms(lambda: forward_and_gradients(kernel, inputs))
+    both = graph_ms(lambda: forward_and_gradients(kernel, inputs, d_o))
     flops = 2 * head_dim * batch * heads * length * (length + 1) / 2
     products = (2, 7) if name == "sdpa" else (4, 11)
     return {

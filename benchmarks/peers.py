@@ -13,8 +13,7 @@ from torch import Tensor
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of q, rho, k and v
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# Helion tunes each kernel at its first call for a shape: two to decode, three to train. It reads this when it is
-# imported.
+# Helion tunes each kernel at its first call for a shape. It reads this when it is imported.
 HELION_TUNING = {
     "HELION_AUTOTUNE_EFFORT": "quick",
     "HELION_AUTOTUNE_BUDGET_SECONDS": "150",

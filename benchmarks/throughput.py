@@ -4,14 +4,12 @@
 
 For each mixer and length, with 1, 3 and 9 replicas: steps per second with operations launched one by one (eager) and
 with the step captured in a CUDA graph, replica-steps per second, GPU memory, and the time of the first step. The losses
-of captured and eager steps from the same seed are compared. The peer, measured in the same run, is the same attention
-model in a plain Lightning loop with torch.optim.Muon and fused AdamW. Batch 128, width 128, two layers, vocabulary 16,
-Muon, bf16.
+of captured and eager steps from the same seed are compared. The peer is the attention model without norms of heads in a
+plain Lightning loop with torch.optim.Muon and fused AdamW. Batch 128, width 128, two layers, vocabulary 16, Muon, bf16.
 
-`ema` (the README's) is a mixer in plain PyTorch. It is measured as `trainer.compile=auto` runs it, and uncompiled. The
-peer has no norms of heads. Options go behind a mixer's name: `--mixers "attn mixer.qk_norm=false"`.
-
-`floor ms` is the time that a copy of as many bytes takes as a step moves at least (`bytes_of_token`).
+`ema`, the README's mixer, is measured as `trainer.compile=auto` runs it, and uncompiled. Options go behind a mixer's
+name: `--mixers "attn mixer.qk_norm=false"`. `floor ms` is the time that a copy of as many bytes takes as a step moves
+at least (`bytes_of_token`).
 """
 
 import gc
@@ -33,6 +31,7 @@ from mixerlab.config.compose import compose
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL
+from mixerlab.records import names
 from mixerlab.training.capture import Captured
 from mixerlab.training.compiled import compile_mixers
 from mixerlab.training.datamodule import Examples
@@ -41,7 +40,7 @@ from mixerlab.training.population import Population, is_ours
 from mixerlab.training.steps import PopulationSteps
 
 BATCH, WIDTH, VOCAB = 128, 128, 16
-MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa", "ema")
+MIXERS = (*names.MIXERS, "ema")
 LENGTHS = (32, 128, 256, 512, 1024, 2048)
 REPLICAS = (1, 3, 9)
 COMPARED_STEPS = 20
@@ -88,7 +87,7 @@ class Trial:
         device = torch.device("cuda")
         population = Population(build, [0] * replicas).to(device)
         rates = [5e-3, 1e-3, 5e-4] * 3
-        schedule, make_optimizer = maker(cfg.schedule)(), optimizer_maker(cfg.optimizer)
+        schedule, make_optimizer = maker(cfg.schedule, "schedule")(), optimizer_maker(cfg.optimizer)
         optimizer = make_optimizer(population=population, lr=rates[:replicas], schedule=schedule, total_steps=6000)
         generator = torch.Generator(device).manual_seed(0)
         draw = partial(torch.randint, 0, task.vocab_size, device=device, generator=generator)
@@ -103,7 +102,6 @@ class Trial:
         compile_mixers(population, wanted, dtype=torch.bfloat16, report=self.notes.append)
 
     def captured(self) -> Captured:
-        """The step."""
         population = self.steps.population
         ahead = is_ours(population.model)
         return Captured(self.step, self.state, self.rows[0], generators=population.generators, ahead=ahead)
@@ -172,14 +170,12 @@ class Peer(L.LightningModule):
         for optimizer in optimizers:
             optimizer.step()
 
-
-class _Stopwatch(L.Callback):
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+    def on_train_batch_end(self, outputs, batch, batch_idx):
         if batch_idx == 20:
             torch.cuda.synchronize()
             self.started = time.perf_counter()
 
-    def on_train_end(self, trainer, module):
+    def on_train_end(self):
         torch.cuda.synchronize()
         self.seconds = time.perf_counter() - self.started
 
@@ -187,20 +183,10 @@ class _Stopwatch(L.Callback):
 def measure_peer(length: int, steps: int) -> float:
     """Steps per second of the peer."""
     rows = torch.utils.data.TensorDataset(*torch.randint(0, VOCAB, (2, BATCH * steps, length)))
-    stopwatch = _Stopwatch()
-    trainer = L.Trainer(
-        accelerator="gpu",
-        devices=1,
-        precision="bf16-mixed",
-        max_epochs=1,
-        callbacks=[stopwatch],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(Peer(length), torch.utils.data.DataLoader(rows, BATCH))
-    return (steps - 21) / stopwatch.seconds
+    peer = Peer(length)
+    trainer = L.Trainer(accelerator="gpu", devices=1, precision="bf16-mixed", max_epochs=1, barebones=True)
+    trainer.fit(peer, torch.utils.data.DataLoader(rows, BATCH))
+    return (steps - 21) / peer.seconds
 
 
 def main() -> None:

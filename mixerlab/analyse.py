@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mixerlab.analysis.inside import QUANTILES, measure, score_maps
 from mixerlab.config.project import ConfigDir
-from mixerlab.loading import Loaded, checked_folder, load, splits_of
+from mixerlab.loading import Loaded, check_files, checked_folder, load, splits_of
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable, read_config, read_metrics, snapshot, weights_file
 from mixerlab.sweeps.figures import inside as figures
@@ -49,12 +49,11 @@ def analyse(
 ) -> Path:
     """Measures runs that kept their weights, side by side, on their first test rows; returns the folder `out`.
 
-    Of several runs those without official weights are left out, with a warning; figures of an earlier analysis go.
+    Of several runs those without official weights are left out; figures of an earlier analysis go.
 
     The seeds at the best learning rate, as in tables: runs that differ in rates and seeds only join. Their weights are
     those of the reported epoch and of `trainer.snapshots`. `measures.csv` has a row for each replica, moment, layer and
-    measure (`analysis.inside`); of a mixer that is no softmax attention only measures of weights. Score maps are of the
-    first and the last layer, two heads of each.
+    measure (`analysis.inside`); score maps are of the first and the last layer, two heads of each.
 
     Args:
         runs: their folders, `results/runs/<run_id>`.
@@ -144,7 +143,9 @@ def _moments(
     for folder in folders:
         loaded = load(folder, config_dir=config_dir)  # which says what is wrong with the run
         if (key := json.dumps(loaded.config["task"], sort_keys=True)) not in read:
-            read[key] = torch.from_numpy(splits_of(loaded)["test"][0][:rows].astype(np.int64)).to(device)
+            check_files(loaded)
+            tokens_of_task = splits_of(loaded.task, loaded.config)["test"][0][:rows]
+            read[key] = torch.from_numpy(tokens_of_task.astype(np.int64)).to(device)
         tokens = None
         if (metrics := read_metrics(folder)) is not None and "token" in metrics:
             tokens = metrics.groupby(metrics["epoch"] + 1)["token"].max()

@@ -58,11 +58,7 @@ def run(*overrides: str, config_dir: ConfigDir = None, config: DictConfig | None
 def check(mixer: Callable[..., SequenceMixer], d_model: int = WIDTH, **arguments: Any) -> str:
     """Checks that `mixer(d_model=..., **arguments)` keeps the contract, as `mixerlab check` does of a yaml.
 
-    Returns:
-        How its replicas will compute.
-
-    Raises:
-        ValueError: the first check that the mixer fails; or `mixer` is no class.
+    Returns how its replicas will compute. ValueError says the first check that the mixer fails, or that it is no class.
     """
     if isinstance(mixer, nn.Module) or not callable(mixer):
         given = one_line(repr(mixer))
@@ -74,10 +70,9 @@ def check(mixer: Callable[..., SequenceMixer], d_model: int = WIDTH, **arguments
 
 
 def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir: ConfigDir = None) -> nn.Module:
-    """The untrained model of a run with these overrides, on the CPU, in float32.
+    """The untrained model of a run with these overrides and its first seed, on the CPU, in float32.
 
-    It maps token ids, int64 `[B, T]`, to logits, float32 `[B, T, V]`. Its initial values are those of the run's first
-    seed.
+    It maps token ids, int64 `[B, T]`, to logits, float32 `[B, T, V]`.
 
     Args:
         overrides, config_dir: as for `compose`.

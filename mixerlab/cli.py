@@ -16,7 +16,6 @@ from mixerlab.records.interruption import GOES_ON, Terminated, terminated_by_sig
 from mixerlab.records.text import one_line
 
 if TYPE_CHECKING:
-    from hydra.conf import HydraConf
     from omegaconf import DictConfig
 
     from mixerlab.records.schema import Record
@@ -64,7 +63,7 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
             sys.exit(128 + signal.SIGPIPE)
         except (ValueError, OSError) as error:
-            if _wants_tracebacks():
+            if os.environ.get(_FULL_ERROR) == "1":
                 raise
             sys.exit(f"error: {_message(error, again)}")
 
@@ -73,10 +72,6 @@ def _at_home(argument: str) -> str:
     """`KEY=~/...` with the home folder in it: a shell leaves that as it is, and Hydra reads no value that begins so."""
     key, _, value = argument.partition("=")
     return f"{key}={Path.home()}{value[1:]}" if value.startswith("~/") else argument
-
-
-def _wants_tracebacks() -> bool:
-    return os.environ.get(_FULL_ERROR) == "1"
 
 
 def _message(error: Exception, again: str = GOES_ON) -> str:
@@ -94,15 +89,14 @@ def _run_hydra(arguments: list[str]) -> None:
     import hydra
 
     from mixerlab.config.hints import one_line_refusals
-    from mixerlab.config.postponed import postponed
     from mixerlab.records.provenance import COMMAND, shell_command
 
     os.environ[COMMAND] = shell_command(*sys.argv)
-    wants_tracebacks = _wants_tracebacks()
+    wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
     os.environ[_FULL_ERROR] = "1"
     try:
         with one_line_refusals():
-            sys.argv[1:] = postponed(_overrides_first(arguments))
+            sys.argv[1:] = _left_to_cells(_overrides_first(arguments))
             hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
     finally:
         del os.environ[COMMAND]
@@ -133,9 +127,32 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     return [*overrides, *search_path([f"file://{Path(folder).resolve()}" for folder in earlier]), *options]
 
 
+def _left_to_cells(arguments: list[str]) -> list[str]:
+    """The arguments; in a sweep, each key of a group that has one value is a choice of it.
+
+    Before a sweep Hydra composes a config of all single values with the default task and mixer, and would refuse
+    `task=icr,sc task.num_tokens_to_copy=8`, since its `icr` has no such key. `choice(8)` is left to the cells.
+    """
+    if not {"-m", "--multirun"} & set(arguments):
+        return arguments
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    from mixerlab.records.schema import CHOICES
+
+    parser, groups = OverridesParser.create(), tuple(f"{group}." for group in CHOICES)
+    left = []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key.startswith(groups):
+            (override,) = parser.parse_overrides([argument])  # which refuses as Hydra does
+            if not override.is_sweep_override() and override.value() not in (None, ""):  # Hydra has no such choices
+                argument = f"{key}=choice({value})"
+        left.append(argument)
+    return left
+
+
 def train_run(cfg: "DictConfig") -> None:
     """What Hydra calls without -m: trains one run, and says what came of it."""
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -146,8 +163,11 @@ def train_run(cfg: "DictConfig") -> None:
     hydra_config = HydraConfig.get()
     try:
         use_folders(command_line_folders(hydra_config))
-        complete(cfg, hydra_config, GlobalHydra.instance().config_loader())
-        _say_what_is_left_out(hydra_config)
+        complete(cfg, hydra_config)
+        if grid := hydra_config.sweeper.get("params"):  # of an experiment, of which one run trains one cell
+            params = " ".join(f"{key}={value}" for key, value in grid.items())
+            experiment = hydra_config.runtime.choices.get("experiment")
+            log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, experiment)
         if cfg.get("dry_run"):
             folder, state = run_state(cfg)
             print(OmegaConf.to_yaml(cfg, resolve=True))
@@ -158,14 +178,6 @@ def train_run(cfg: "DictConfig") -> None:
         sys.exit(f"error: {_message(error)}")
     if record is not None:
         _print_result(cfg.results_dir, record)
-
-
-def _say_what_is_left_out(hydra_config: "HydraConf") -> None:
-    """Of an experiment with a grid, a single run trains one cell."""
-    if grid := hydra_config.sweeper.get("params"):
-        params = " ".join(f"{key}={value}" for key, value in grid.items())
-        experiment = hydra_config.runtime.choices.get("experiment")
-        log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, experiment)
 
 
 def _print_result(results_dir: str, record: "Record") -> None:

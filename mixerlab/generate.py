@@ -20,18 +20,12 @@ from mixerlab.tasks.text import Text
 from mixerlab.training.capture import Graphs, Step
 from mixerlab.training.metrics import batch_scores, means_of, with_score
 
-LEAST = 1e-30  # a temperature that float32 divides by: all but the likeliest tokens get the weight 0
-
 
 class TokenReader:
     """Reads rows of one shape token by token, under the autocast under which it is made.
 
-    On a GPU a step is one CUDA graph, captured once and replayed for every token, if each mixer changes its state in
-    place, and CUDA can capture it.
-
-    Attributes:
-        step: the logits `[batch, 1, V]` of the next tokens, int64 `[batch, 1]`; the next step may overwrite them.
-        is_captured: whether that is a graph.
+    `step` gives the logits `[batch, 1, V]` of the next tokens, int64 `[batch, 1]`; the next step may overwrite them. On
+    a GPU it is a CUDA graph (`is_captured`) if each mixer changes its state in place, and CUDA can capture it.
     """
 
     def __init__(self, model: LanguageModel, batch: int, length: int):
@@ -85,23 +79,18 @@ def generate(
 ) -> dict[str, float]:
     """The test scores of a model whose tokens come one by one: `training.metrics.with_score`, of batches as the run's.
 
-    Each token is the row's own, as in the table, and not the model's prediction.
-
-    Args:
-        run_folder, replica, config_dir: as for `mixerlab.load`.
-        bf16: under bfloat16 autocast, and not in float32.
-
-    Raises:
-        ValueError: as `mixerlab.load`; data that has changed since; or an auto-encoder, which reads its row at once.
+    Each token is the row's own, as in the table, and not the model's prediction. `bf16`: under bfloat16 autocast. The
+    other arguments are those of `mixerlab.load`. ValueError as there, for data that has changed since, and for an
+    auto-encoder, which reads its row at once.
     """
     loaded = load(run_folder, replica, config_dir=config_dir)
     model, name = loaded.model.to(device), loaded.config["task"]["name"]
     if not isinstance(model, LanguageModel):
         raise ValueError(f"task={name}: an auto-encoder rebuilds its row from one vector, not token by token")
-    rows = splits_of(loaded)["test"]
-    batches = (
-        torch.from_numpy(x.astype(np.int64)).to(device).split(loaded.config["trainer"]["batch_size"]) for x in rows
-    )
+    check_files(loaded)
+    rows = splits_of(loaded.task, loaded.config)["test"]
+    size = loaded.config["trainer"]["batch_size"]
+    batches = (torch.from_numpy(x.astype(np.int64)).to(device).split(size) for x in rows)
     readers: dict[torch.Size, TokenReader] = {}  # the last batch may be smaller
     sums = []
     with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
@@ -126,12 +115,8 @@ def continue_text(
 ) -> str:
     """The prompt and `tokens` more, each drawn from the softmax of the logits over `temperature`, in float32.
 
-    Args:
-        temperature: 0 takes the likeliest token.
-
-    Raises:
-        ValueError: as `mixerlab.load`; a run of another task than text; an empty prompt; a number below 0; a BPE of
-            another text by now.
+    ValueError as `mixerlab.load`; for a run of another task than text, or of a BPE of another text by now; for an empty
+    prompt or a number below 0.
     """
     loaded = load(run_folder, config_dir=config_dir)
     task, model = loaded.task, loaded.model.to(device)
@@ -147,7 +132,8 @@ def continue_text(
     for position in range(length - 1):
         logits = reader.step(torch.tensor([[ids[position]]], device=device))[0, 0].float()
         if position + 1 == len(ids):
-            weights = ((logits - logits.max()) / max(temperature, LEAST)).softmax(dim=0)
+            # At 0, and at what float32 cannot divide by, all but the likeliest tokens get the weight 0.
+            weights = ((logits - logits.max()) / max(temperature, 1e-30)).softmax(dim=0)
             ids.append(int(torch.multinomial(weights, 1, generator=generator)))
     return task.decode(ids)
 

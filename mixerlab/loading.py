@@ -24,11 +24,13 @@ from mixerlab.records.files import read_run, reading, snapshot, weights_file, we
 from mixerlab.records.schema import Record, changed_code, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_of_files, load_or_generate
-from mixerlab.tasks.generated import Arrays
+from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.weights import put_in, unpack
 
 log = logging.getLogger(__name__)
+
+_warn_once = functools.cache(log.warning)  # a run has many replicas
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +41,7 @@ class Loaded:
         model: with the weights of the epoch that the selection takes; on the CPU, in float32 and evaluation mode. It
             maps token ids, int64 `[B, T]`, to logits `[B, T, V]`.
         task: generates and checks rows: `task.generate(8, numpy.random.default_rng(0), "test")`.
-        config: of the run, resolved.
-        row: of the replica, from the record.
+        config, row: of the run, resolved; of the replica, from the record.
     """
 
     model: LanguageModel | AutoEncoder
@@ -70,8 +71,8 @@ def load(
     Warns if the code of the mixer has changed since.
 
     Raises:
-        ValueError: no finished run is in the folder; the weights were not kept, in which case the message has the
-            command that keeps them; what is there is no weights file, or one of another run or model.
+        ValueError: no finished run; no weights, in which case the message has the command that keeps them; or those of
+            another run or model.
     """
     check_selection(selection)
     folder = checked_folder(run_folder)
@@ -93,7 +94,8 @@ def load(
         raise ValueError(f"{run_folder} has no {moment} weights of replica {number}. {_again(folder, record, moment)}")
     task, model = _built(config)
     if changed_code(record, {"mixer": mixer_version(config)}):  # weights that fit say nothing of a `forward`
-        _warn_of_code(run_folder, config["mixer"]["name"])
+        said = f"{run_folder} was trained with other code of mixer={config['mixer']['name']} than today's"
+        _warn_once("%s: the model may compute something else than its record scores", said)
     with reading(path):
         weights, about = unpack(path.read_bytes())
         for key, value in {"run_id": folder.name, "replica": number, "moment": moment}.items():
@@ -106,21 +108,11 @@ def load(
 
 
 def checked_folder(run_folder: str | Path) -> Path:
-    """The absolute path of a run's folder; ValueError if it is none."""
+    """The absolute path; ValueError if it is no run's folder."""
     folder = Path(run_folder).absolute()
     if folder.parent.name != "runs" or not folder.is_dir():
         raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
     return folder
-
-
-@functools.cache  # once for each run
-def _warn_of_code(run_folder: str | Path, mixer: str) -> None:
-    log.warning(
-        "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"
-        " record scores",
-        run_folder,
-        mixer,
-    )
 
 
 def check_files(loaded: Loaded) -> None:
@@ -130,15 +122,16 @@ def check_files(loaded: Loaded) -> None:
         raise ValueError(f"task={options['name']}: its files are not those that {loaded.row['run_id']} was trained on")
 
 
-def splits_of(loaded: Loaded) -> dict[str, Arrays]:
-    """The rows that a run was trained and scored on; ValueError if its files have others by now."""
-    check_files(loaded)
-    options = loaded.config["task"]
-    return load_or_generate(loaded.task, options["data_dir"], options["allow_shared_rows"])
+def splits_of(task: Task, config: Mapping[str, Any]) -> dict[str, Arrays]:
+    """The rows of a run, read from files or generated; raises WrongRows, which names the task."""
+    options = config["task"]
+    try:
+        return load_or_generate(task, options["data_dir"], options["allow_shared_rows"])
+    except WrongRows as error:
+        raise WrongRows(f"task={options['name']}: {error}") from error
 
 
 def _best(record: Record, selection: Selection) -> int:
-    """The number of the run's best replica."""
     seeds, _ = best_trial(record.rows, selection, record.score)  # at the best learning rate
     if not seeds:
         raise ValueError("no replica of the run has finished: mixerlab.load(..., replica=NUMBER) gives one")

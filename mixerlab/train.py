@@ -21,8 +21,8 @@ from mixerlab.checks.outputs import OutputCheck
 from mixerlab.config.building import Parts, loggers_of
 from mixerlab.config.project import projects_in_use, use_noted_folders
 from mixerlab.config.values import checked, kept_record
-from mixerlab.loading import load
-from mixerlab.loggers import log_results, started
+from mixerlab.loading import load, splits_of
+from mixerlab.loggers import Loggers, log_results, started
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
@@ -36,8 +36,7 @@ from mixerlab.records.provenance import COMMAND, git_state, provenance
 from mixerlab.records.schema import Record, changed_code, failed_record, labels_of_replicas, rows_digest, state_of
 from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
-from mixerlab.tasks.data import load_or_generate
-from mixerlab.tasks.generated import Arrays, WrongRows
+from mixerlab.tasks.generated import Arrays
 from mixerlab.training.capture import graph_key
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.optimizers import in_tensors
@@ -45,8 +44,6 @@ from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, c
 from mixerlab.training.weights import pack, put_in, tensors_of
 
 if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
-
     from mixerlab.training.fit import RunResult
 
 log = logging.getLogger(__name__)
@@ -58,24 +55,17 @@ PATIENCE = 1.0  # seconds that a single run waits for another process to release
 class RunFailed(RuntimeError):
     """Training failed; the message says how, and the cause is what was raised.
 
-    Attributes:
-        traceback: the file that has it; None if the message says all, as that of a refusal does.
+    `traceback` is the file that has it; None if the message says all, as that of a refusal does.
     """
 
-    def __init__(self, message: str, traceback: Path | None = None):
-        super().__init__(message)
-        self.traceback = traceback
+    traceback: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """A run that can be built, before it trains.
+    """A run that can be built, before it trains: `checked` and `check_buildable` made it of `cfg`.
 
-    Attributes:
-        cfg: what it was asked for, of which `checked` made `task`, `config` and `code`.
-        parts: what it is made of.
-        state_size: of its model, at the length that it trains on.
-        folder: where its record is, or will be.
+    `folder` is where its record is, or will be.
     """
 
     cfg: DictConfig
@@ -94,20 +84,12 @@ class _Run:
         return cls(cfg, task, config, parts, state_size, files.run_folder(cfg.results_dir, run_id(config)), code)
 
     def kept_record(self) -> Record | None:
-        """The record, if this command leaves it as it is; None if the run is to train. Raises `Unreadable`."""
-        try:
-            return kept_record(self.folder, self.cfg.force, self.code)
-        except files.Unreadable as error:
-            if isinstance(error.__cause__, OSError):  # it may be whole
-                raise
-            raise files.Unreadable(f"{error}; force=true trains the run once more") from error
+        return kept_record(self.folder, self.cfg.force, self.code)
 
     def hyperparameters(self) -> dict[str, Any]:
         """What loggers are told of it: the keys that can change its result, its setting and its id."""
-        return hyperparameters(self.config) | {
-            "task.setting": self.config["task"]["setting"],
-            "run_id": self.folder.name,
-        }
+        own = {"task.setting": self.config["task"]["setting"], "run_id": self.folder.name}
+        return hyperparameters(self.config) | own
 
     def build_model(self) -> LanguageModel | AutoEncoder:
         """One replica's, with its initial values."""
@@ -124,14 +106,6 @@ class _Run:
         folder = self.cfg.model.start_from
         return None if folder is None else load(folder).model
 
-    def splits(self) -> Mapping[str, Arrays]:
-        """Read from files or generated; raises WrongRows, which names the task."""
-        options = self.config["task"]
-        try:
-            return load_or_generate(self.task, options["data_dir"], options["allow_shared_rows"])
-        except WrongRows as error:
-            raise WrongRows(f"task={options['name']}: {error}") from error
-
 
 def run_state(cfg: DictConfig) -> tuple[Path, str]:
     """Where the run that `cfg` describes has its record, and what is left to do of it."""
@@ -140,10 +114,9 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
 
 
 def run(cfg: DictConfig, patience: float = 0) -> Record | None:
-    """Trains what `cfg` describes and writes its record, which it returns; a finished run is only read.
+    """Trains what `cfg` describes, and returns its record; a finished run is only read.
 
-    Returns:
-        The record, or None if another process is still training this run after `patience` seconds.
+    None if another process is still training this run after `patience` seconds.
 
     Raises:
         ValueError: a value in the config that no run can have, in which case nothing is written; a results folder
@@ -161,7 +134,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
             except ValueError as error:
                 raise ValueError(f"model.start_from={cfg.model.start_from}: {error}") from error
         check_accelerator(cfg.trainer.accelerator)
-        splits = this.splits() if "data_sha256" in this.config["task"] else None
+        splits = splits_of(this.task, this.config) if "data_sha256" in this.config["task"] else None
     files.check_writable(cfg.results_dir)
     with claim(this.folder, patience) as ours:
         if not ours:
@@ -180,11 +153,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
 
 
 def run_cell(cfg: DictConfig) -> str | None:
-    """Trains a cell of a sweep, in the sweep's process or another one: quietly, on a GPU of its own.
-
-    Returns:
-        The `run_id`, or None if another process is training this run: the sweep comes back to it.
-    """
+    """Trains a cell of a sweep, quietly, on a GPU of its own; its `run_id`, or None if another process trains it."""
     logging.disable(logging.INFO)  # the sweep shows its own progress
     claim_gpu()
     use_noted_folders(cfg)
@@ -195,13 +164,11 @@ def run_cell(cfg: DictConfig) -> str | None:
     return record.run_id if record else None
 
 
-def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: Mapping[str, "Logger"]) -> Record:
+def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: Loggers) -> Record:
     """Trains the run, writes all that it leaves, the record last, and returns that.
 
-    Without `splits` the task generates them.
-
-    Raises:
-        RunFailed: training failed, which the record says; unless it has the results of an earlier training, which stay.
+    Without `splits` the task generates them. RunFailed if training failed, which the record says, unless it is that of
+    an earlier training, which stays.
     """
     folder = this.folder
     if not (repeats := files.has_results(folder)):
@@ -212,7 +179,7 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
     try:
         with users_code():
             if splits is None:
-                splits = this.splits()
+                splits = splits_of(this.task, this.config)
                 origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
             record, result = _measure(this, splits, origin, list(loggers.values()))
     except Exception as error:
@@ -241,7 +208,9 @@ def _failure(this: _Run, error: BaseException, origin: Mapping[str, Any], repeat
         files.write_record(this.folder, failed_record(this.config, reason, provenance(**origin), this.task.score))
     file = this.folder / files.ERROR_FILE
     replace_file(file, "".join(traceback.format_exception(error)))
-    return RunFailed(reason, None if isinstance(error, RefusedCode) else file)
+    failed = RunFailed(reason)
+    failed.traceback = None if isinstance(error, RefusedCode) else file
+    return failed
 
 
 def _write_weights(folder: Path, record: Record, weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:
@@ -265,7 +234,7 @@ def _write_weights(folder: Path, record: Record, weights: list[dict[str, dict[st
 
 
 def _measure(
-    this: _Run, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence["Logger"]
+    this: _Run, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence[Any]
 ) -> tuple[Record, "RunResult"]:
     """Trains; returns the record, whose provenance begins with `origin`, and what was measured."""
     from mixerlab.training.fit import Training  # brings Lightning and pandas, which a finished run does not need
@@ -280,7 +249,14 @@ def _measure(
         "state_size": this.state_size,
         "chance": None if task.chance is None else float(task.chance),
     }
-    check, how = _output_check(config, task, this.code), TrainerConfig(**cfg.trainer)
+    how = TrainerConfig(**cfg.trainer)
+    check = OutputCheck(
+        vocab_size=task.vocab_size,
+        lengths=tuple(dict.fromkeys((task.input_length, task.for_split("test").input_length))),
+        is_causal=not task.autoencode,
+        may_see_future=config["model"]["may_see_future"],
+        key=json.dumps([config["mixer"], config["model"], this.code["mixer"]], sort_keys=True),
+    )
     training = Training(
         build_model=this.build_model,
         splits=splits,
@@ -297,11 +273,10 @@ def _measure(
     )
     sizes = task.vocab_size, task.input_length, task.autoencode
     read = in_tensors(get_class(config["optimizer"]["_target_"]))
-    trained_rows = task.trained_rows or len(splits["train"][0])
-    result = training.train(replicas_of(config), graph_key(config, this.code, sizes, trained_rows, read))
-    rows = [
-        labels | counts | measured for labels, measured in zip(labels_of_replicas(config), result.replicas, strict=True)
-    ]
+    key = graph_key(config, this.code, sizes, task.trained_rows or len(splits["train"][0]), read)
+    result = training.train(replicas_of(config), key)
+    replicas = zip(labels_of_replicas(config), result.replicas, strict=True)
+    rows = [labels | counts | measured for labels, measured in replicas]
     on_cpu = result.device.type == "cpu"
     made_by = provenance(
         **origin,
@@ -317,8 +292,7 @@ def _measure(
         tokens_per_s=result.tokens / result.seconds if result.tokens else None,
         peak_memory_mb=result.peak_memory and result.peak_memory / 1e6,
     )
-    identity = run_id(config)
-    return Record(run_id=identity, status="finished", rows=rows, score=task.score, provenance=made_by), result
+    return Record(run_id=this.folder.name, status="finished", rows=rows, score=task.score, provenance=made_by), result
 
 
 def _set_up_lightning() -> None:
@@ -331,16 +305,6 @@ def _set_up_lightning() -> None:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     for message in (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "The `srun` command is available"):
         warnings.filterwarnings("ignore", message)
-
-
-def _output_check(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> OutputCheck:
-    return OutputCheck(
-        vocab_size=task.vocab_size,
-        lengths=tuple(dict.fromkeys((task.input_length, task.for_split("test").input_length))),
-        is_causal=not task.autoencode,
-        may_see_future=config["model"]["may_see_future"],
-        key=json.dumps([config["mixer"], config["model"], code["mixer"]], sort_keys=True),
-    )
 
 
 def _backends(mixers: Iterable[tuple[str, SequenceMixer]], device: torch.device, dtype: torch.dtype) -> dict[str, str]:

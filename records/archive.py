@@ -3,10 +3,9 @@
     python -m mixerlab.records.archive FILE             packs the finished runs under results/ into FILE (.tar.xz)
     python -m mixerlab.records.archive FILE --restore   restores those that are missing under results/
 
-An archive holds `runs/<run_id>/config.yaml`, `record.json` and `metrics.csv` of each finished run, and nothing else: no
-weights, no checkpoints, no names of sweeps (`sweeps/`): to have `mixerlab report --sweep NAME` after a restore, repeat
-the sweep's command, which finds its runs finished and notes them under its name. The same records always give the same
-bytes. A FILE that is there is only replaced with --force.
+An archive holds `runs/<run_id>/config.yaml`, `record.json` and `metrics.csv` of each finished run, and no weights,
+checkpoints or names of sweeps: to have `mixerlab report --sweep NAME` after a restore, repeat the sweep's command. The
+same records always give the same bytes.
 """
 
 import argparse
@@ -18,6 +17,7 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, cast
 
 from mixerlab.records import files
 from mixerlab.records.atomic import replace_file
@@ -37,24 +37,22 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
     folders = [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if files.is_finished(folder)]
     if not folders:
         raise ValueError(f"results_dir={str(results_dir)!r} has no finished run: train some, or name another folder")
-    content = io.BytesIO()
-    with lzma.open(content, "wb") as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+    whole = io.BytesIO()
+    with lzma.open(whole, "wb") as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for folder in folders:
             _check_run(folder)
             for name in FILES:
-                text = (folder / name).read_bytes()
-                member = tarfile.TarInfo(f"runs/{folder.name}/{name}")
-                member.size = len(text)
-                archive.addfile(member, io.BytesIO(text))
-    replace_file(Path(file).resolve(), content.getvalue())
+                member, content = tarfile.TarInfo(f"runs/{folder.name}/{name}"), (folder / name).read_bytes()
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    replace_file(Path(file).resolve(), whole.getvalue())
     return len(folders)
 
 
 def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
-    """Puts the runs of an archive into `results_dir`: how many, and how many were finished there already.
+    """Puts the runs of an archive into `results_dir`: how many, and how many stay, as they are finished or claimed.
 
-    A run that is finished there stays as it is, and so does one that a process has claimed. Nothing is written before
-    all of the archive has been checked.
+    Nothing is written before all of the archive has been checked.
     """
     restored = 0
     with tempfile.TemporaryDirectory() as unpacked:
@@ -85,11 +83,9 @@ def unpack(file: str | Path, folder: str | Path) -> None:
                     match = _MEMBER.fullmatch(member.name)
                     if match is None or not member.isfile():
                         raise ValueError(f"{member.name!r} is no file of a run")
-                    content = archive.extractfile(member)
-                    assert content is not None  # as for every plain file
                     path = files.run_folder(folder, match[1]) / match[2]
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(content.read())
+                    path.write_bytes(cast(IO[bytes], archive.extractfile(member)).read())
         except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
             raise ValueError(f"it is no .tar.xz of records, or it is cut short: {message_of(error)}") from error
 

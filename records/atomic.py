@@ -4,18 +4,15 @@ import errno
 import os
 import re
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
-# Names of files that a writer has not finished: `.record.json.<32 hex digits>`.
-_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{32}")
+_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{32}")  # a file that a writer has not finished
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
     """Writes `path` so that a reader sees the old file or the new one, whatever dies when.
 
-    Raises:
-        OSError: the disk is full, or the folder cannot be written, with the name `path`; the old file is as it was.
+    OSError with the name `path` if the disk is full or the folder cannot be written; the old file is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -34,13 +31,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Brings what was renamed and removed in `folder` to disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:  # the new name comes to disk as well
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing
@@ -51,7 +43,6 @@ def sync_folder(folder: Path) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Removes what writers that died have left in `folder`; nobody else may be writing there."""
-    with suppress(FileNotFoundError):
-        for entry in list(os.scandir(folder)):
-            if _LEFTOVER.fullmatch(entry.name):
-                Path(entry.path).unlink(missing_ok=True)
+    for path in folder.glob(".*"):
+        if _LEFTOVER.fullmatch(path.name):
+            path.unlink(missing_ok=True)

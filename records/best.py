@@ -21,7 +21,6 @@ MARGIN = 0.01  # of a score
 
 
 def check_selection(selection: str) -> None:
-    """`ValueError` for what is none of `SELECTIONS`."""
     if selection not in SELECTIONS:
         raise ValueError(f"selection={selection!r}: choose {' or '.join(SELECTIONS)}")
 
@@ -39,12 +38,10 @@ def best_trial(
     The best has the best score averaged over seeds, on test (`official`) or on validation (`clean`). All are compared
     on the same seeds, those at which any finished: where a rate diverged it has the worst score, and where it has none
     for another reason (failed, not run yet), the worst of all rates at that seed. One that finished fewer seeds than
-    another must lead by more than `MARGIN`. So it can win, but not by lacking the hard seeds: a mean over fewer seeds
-    is higher by luck. Between equals, one with more seeds wins, then the better mean over its own seeds, then one
-    inside the grid, then the smaller learning rate.
+    another must lead by more than `MARGIN`: a mean over fewer seeds is higher by luck. Between equals, one with more
+    seeds wins, then the better mean over its own seeds, then one inside the grid, then the smaller learning rate.
 
-    `rows` are of a record, which has one configuration, or of `collect`, whose `config` names it. No rows and False if
-    no replica finished.
+    `rows` are of a record, which has one configuration, or of `collect`, whose `config` names it.
     """
     column, sign = chosen_by(selection, score), score.sign
     finished = defaultdict[tuple[str, float], list[Mapping[str, Any]]](list)
@@ -98,7 +95,7 @@ def score_of(row: Mapping[str, Any], column: str, score: Score = ACCURACY) -> fl
 def _wants_a_wider_grid(best: float, means: Mapping[float, float], grid: set[float]) -> bool:
     """Whether the best rate, one of `means` (by rate, the higher the better, on the same seeds), asks for a wider grid.
 
-    `grid` has all rates that were tried. If only the best has a score, the grid should be wider.
+    `grid` has all rates that were tried.
     """
     if not _on_the_edge(best, grid):
         return False

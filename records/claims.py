@@ -14,7 +14,6 @@ from mixerlab.records.text import one_line
 
 CLAIM_FILE = ".claim"
 _EPOCH = "; epoch "
-# What a file system says that has no locks, or whose lock server does not answer.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -29,15 +28,12 @@ def try_lock(descriptor: int) -> bool:
 
 @contextmanager
 def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
-    """Claims a folder for this process: yields True if it is ours, False if a living process has it.
+    """Claims a folder for this process, and makes it: yields True if it is ours, False if a living process has it.
 
     The claim ends with the process however that dies. Its file says who holds it (`holder`), and stays: removing it
     would let two processes hold two files of one name. After claiming a run, ask whether it is finished: the former
-    holder may just have written its record.
-
-    Locks of some network file systems do not hold between hosts: there the record of the last process stays. The folder
-    is created if need be. With `patience` it tries for so many seconds: a sweep claims a run for an instant to see
-    whether it is free.
+    holder may just have written its record. Locks of some network file systems do not hold between hosts: there the
+    record of the last process stays. With `patience` it tries for so many seconds.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +50,7 @@ def is_claimed(folder: str | Path) -> bool:
     path = Path(folder) / CLAIM_FILE
     if not path.exists():
         return False
-    with _locked(path, patience=0) as descriptor:
+    with _locked(path) as descriptor:
         return descriptor is None
 
 
@@ -78,15 +74,14 @@ def share_done(folder: str | Path) -> float:
 
 def holder(folder: str | Path) -> str:
     """Who has the folder, and since when: `process 4711 on host.example since 2026-01-02 03:04:05 UTC`."""
-    try:
+    said = ""
+    with suppress(OSError):
         said = (Path(folder) / CLAIM_FILE).read_text(errors="replace")
-    except OSError:
-        said = ""
     return one_line(said) or "a process that has not said which"
 
 
 @contextmanager
-def _locked(path: Path, patience: float) -> Iterator[int | None]:
+def _locked(path: Path, patience: float = 0) -> Iterator[int | None]:
     """The descriptor of the locked file, or None if another process has had the lock for `patience` seconds."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     ours, until = False, time.monotonic() + patience

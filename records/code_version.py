@@ -5,6 +5,7 @@ import functools
 import hashlib
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
@@ -112,10 +113,9 @@ def _followed(name: str, importer: Path, importing: str) -> Path | None:
         return file_in(mixerlab.__path__, parts[1:]) if parts[1:2] and parts[1] in COMPUTING else None
     if importing.startswith("mixerlab.") or INSTALLED & set(importer.parts) or parts[0] in LIBRARIES:
         return None
-    try:
+    spec = None
+    with suppress(ValueError):  # of a module without a spec, such as __main__
         spec = find_spec(parts[0])  # which imports nothing, as it would for what is inside a package
-    except ValueError:  # a module without a spec, such as __main__
-        spec = None
     if spec is None:
         return None
     if (folders := spec.submodule_search_locations) is not None:

@@ -2,9 +2,6 @@
 
 Beside them are the weights that it has kept, a file for each replica and selection. Where a run that has results trains
 once more, they stay until that is whole; then the record goes first, and the new one comes last.
-
-A results folder may be damaged. Whatever is wrong with what is read of a run raises `Unreadable`, one line that names
-the file.
 """
 
 import hashlib
@@ -13,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +63,6 @@ def snapshot(epochs: int) -> str:
 
 
 def weights_files(folder: str | Path) -> list[Path]:
-    """All weights in a run's folder."""
     return sorted(Path(folder).glob("replica-*.safetensors"))
 
 
@@ -81,8 +77,7 @@ def has_results(folder: Path) -> bool:
 def forget(folder: Path) -> None:
     """Removes what training in `folder` could go on from."""
     for path in folder.glob("resume-*"):
-        with suppress(IsADirectoryError):  # a folder is not ours
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def write_record(folder: str | Path, record: Record) -> None:
@@ -97,17 +92,13 @@ def write_record(folder: str | Path, record: Record) -> None:
 
 
 def write_config(folder: str | Path, config: Mapping[str, Any]) -> None:
-    """Writes the resolved config to `config.yaml`, atomically."""
     from omegaconf import OmegaConf  # takes longer to import than a report of few records to read them
 
     replace_file(Path(folder) / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
 
 
 def write_metrics(folder: str | Path, metrics: "pd.DataFrame") -> None:
-    """Writes the rows of `metrics.csv` (replica x epoch), atomically.
-
-    Measured values get seven significant digits, as many as float32 has. Learning rates stay as the config gives them.
-    """
+    """Writes rows (replica x epoch) with seven digits, as many as float32 has; rates stay as the config gives them."""
     as_given = metrics.assign(lr=metrics["lr"].astype(str))
     replace_file(Path(folder) / METRICS_FILE, as_given.to_csv(index=False, float_format="%.7g"))
 

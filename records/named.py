@@ -1,7 +1,5 @@
 """The runs of a sweep under its name: `results_dir/sweeps/NAME/`, which `mixerlab report --sweep NAME` reads.
 
-Its report is in `report/` there.
-
 A run does not know its sweep, since several may share it. A sweep that takes a name again adds a note to it. A note
 holds the config of each run, so that a report can tell what a run was that has been deleted.
 """
@@ -23,7 +21,6 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 
 
 def check_sweep_name(name: object) -> None:
-    """`ValueError` unless this can name a sweep and its file."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ValueError(f"sweep={name!r} must be a name of letters, digits, '.', '_' and '-', or null")
 
@@ -45,7 +42,6 @@ def write_sweep(results_dir: str | Path, name: str, configs: Configs) -> None:
 
 
 def read_sweep(results_dir: str | Path, name: str) -> Configs:
-    """The runs of a sweep."""
     folder = _folder(results_dir, name)
     if not folder.is_dir():
         names = ", ".join(sorted(other.name for other in folder.parent.glob("*"))) or "none"
@@ -61,7 +57,6 @@ def read_sweep(results_dir: str | Path, name: str) -> Configs:
 
 
 def sweep_report(results_dir: str | Path, name: str) -> Path:
-    """The folder of a sweep's report."""
     return _folder(results_dir, name) / "report"
 
 

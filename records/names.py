@@ -45,8 +45,7 @@ def axis_of(setting: str) -> tuple[str, str, float] | None:
     """From which setting this one departs, by which key, and its value; None for the baseline and other names.
 
     `("baseline", "seq_len", 512.0)` for `seq_len-512` or `seq_len=512`, and of several keys by the last:
-    `("S3-128", "test_seq_len", 256.0)` for `S3-128,test_seq_len=256`. The key must be written as a task's parameters
-    are, in words of lower case: a level such as `S3-128` is no axis.
+    `("S3-128", "test_seq_len", 256.0)` for `S3-128,test_seq_len=256`. A key has words of lower case: `S3-128` is none.
     """
     origin, _, last = setting.rpartition(",")
     key, equals, value = last.partition("=")

@@ -19,8 +19,6 @@ PACKAGES = ("mixerlab", "torch", "triton", "lightning", "hydra-core", "numpy", "
 # The variable in which the `mixerlab` command leaves what the user typed: it changes `sys.argv` for Hydra, and the
 # processes of a launcher have arguments of their own.
 COMMAND = "MIXERLAB_COMMAND"
-_GIT_TIMEOUT = 10.0  # seconds
-
 
 # What a training says of itself; as here where it failed.
 _UNKNOWN: dict[str, Any] = {
@@ -68,7 +66,7 @@ def provenance(
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the installed packages that a result depends on."""
+    """Of Python and of the installed packages that a result depends on."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -99,7 +97,7 @@ def _commit(folder: Path, tracked: str, new: str) -> dict[str, Any]:
     def git(*args: str) -> str:
         # Without its locks, which could refuse a commit that the user makes at the moment.
         command = ["git", "--no-optional-locks", "-C", str(folder), *args]
-        done = subprocess.run(command, capture_output=True, check=True, timeout=_GIT_TIMEOUT)
+        done = subprocess.run(command, capture_output=True, check=True, timeout=10)
         return done.stdout.decode(errors="replace").strip()  # a file's name may be in any encoding
 
     try:

@@ -91,10 +91,9 @@ def result_columns(score: Score = ACCURACY) -> tuple[str, ...]:
 class Record:
     """What is written of a run when it has ended.
 
-    Attributes:
-        status: `finished` or `failed`; that of a row may be `diverged` too.
-        rows: a dict for each replica: `LABELS`, `hparams` (all other keys of the config, dotted), `result_columns`.
-        provenance: what may differ when the same run is repeated: times, device, versions, commit.
+    `status` is `finished` or `failed`; that of a row may be `diverged` too. `rows` has a dict for each replica:
+    `LABELS`, `hparams` (all other keys of the config, dotted) and `result_columns`. `provenance` is what may differ
+    when the same run is repeated: times, device, versions, commit.
     """
 
     run_id: str
@@ -122,13 +121,10 @@ class Record:
 def labels_of_replicas(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The part of each replica's row that the config knows: `LABELS` and `hparams`."""
     taken = {"optimizer.weight_decay", "trainer.epochs", "trainer.batch_size", *REPLICATED}
-    hparams = {
-        key: value
-        for key, value in hyperparameters({group: config[group] for group in GROUPS if group in config}).items()
-        if key not in taken and not key.endswith(".name")
-    }
-    for key in DATA_PATHS if DATA_DIGEST in hparams else ():  # it says more than where the data lay
-        hparams.pop(key, None)
+    hparams = hyperparameters({group: config[group] for group in GROUPS if group in config})
+    if DATA_DIGEST in hparams:  # it says more than where the data lay
+        taken |= {*DATA_PATHS}
+    hparams = {key: value for key, value in hparams.items() if key not in taken and not key.endswith(".name")}
     shared = {
         "run_id": run_id(config),
         "mixer": config["mixer"]["name"],
@@ -152,9 +148,8 @@ def failed_record(
     """The record of a run that raised: one failed row for each learning rate and seed, without results."""
     nothing = dict.fromkeys(result_columns(score)) | {"status": "failed", "error": error}
     rows = [labels | nothing for labels in labels_of_replicas(config)]
-    return Record(
-        run_id=run_id(config), status="failed", error=error, rows=rows, score=score, provenance=dict(provenance)
-    )
+    identity, origin = run_id(config), dict(provenance)
+    return Record(run_id=identity, status="failed", error=error, rows=rows, score=score, provenance=origin)
 
 
 def rows_digest(record: Record) -> str:
@@ -188,7 +183,7 @@ def changed_code(record: Record, code: Mapping[str, str]) -> list[str]:
 
 
 def state_of(record: Record | None, code: Mapping[str, str]) -> str:
-    """What a dry run says of a run with this record: `to run` without one, `finished`, or `finished, code changed`."""
+    """What a dry run says of a run with this record."""
     if record is None:
         return "to run"
     return "finished, code changed" if changed_code(record, code) else "finished"

@@ -29,16 +29,9 @@ def one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-_LATEX = {
-    **{character: f"\\{character}" for character in "&%#_${}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "†": r"$\dagger$",
-    "±": r"$\pm$",
-}
+_LATEX = {character: f"\\{character}" for character in "&%#_${}"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "†": r"$\dagger$", "±": r"$\pm$"}
 
 
 def escape_latex(text: str) -> str:
@@ -57,7 +50,7 @@ SECONDS_BETWEEN_LINES = 60.0
 
 
 def is_terminal() -> bool:
-    """Whether standard error, where progress goes, can redraw a line."""
+    """Whether progress, on standard error, can redraw a line."""
     return sys.stderr.isatty()
 
 

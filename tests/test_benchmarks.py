@@ -11,10 +11,10 @@ import torch
 
 import mixerlab
 from mixerlab.benchmarks import layers
-from mixerlab.benchmarks.decode_heat_map import heat_map
 from mixerlab.benchmarks.generate import EagerAttention, generated
 from mixerlab.benchmarks.language_model import Peer
 from mixerlab.benchmarks.measuring import Table
+from mixerlab.benchmarks.parallax_decode import heat_map
 from mixerlab.benchmarks.throughput import bytes_of_token
 from mixerlab.generate import TokenReader
 

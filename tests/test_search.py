@@ -104,7 +104,7 @@ def test_a_diverged_replica_has_the_worst_score_in_a_search(monkeypatch, tmp_pat
 
 @pytest.mark.parametrize("force", [True, False])
 def test_force_trains_a_damaged_run_again(tmp_path, force):
-    """As in a grid; without it the record stays as it is."""
+    """As in a grid; without it the record stays as it is, and the trial says so."""
     cell = Cell([], OmegaConf.create(), {}, {}, folder=run_folder(tmp_path, 12 * "0"), cost=1.0)
     cell.folder.mkdir(parents=True)
     (cell.folder / RECORD_FILE).write_text("{")
@@ -116,7 +116,8 @@ def test_force_trains_a_damaged_run_again(tmp_path, force):
 
     composer, config = SimpleNamespace(cell=lambda overrides: cell), SimpleNamespace(force=force)
     Search(SimpleNamespace(composer=composer, config=config, train=train), []).train([one])
-    assert trained == [cell] * force and one.error.endswith("no matter") == force
+    end = "no matter" if force else "; force=true trains the run once more"
+    assert trained == [cell] * force and one.error.endswith(end)
 
 
 def read_trials(results_dir):

@@ -33,10 +33,7 @@ def check_buildable(
 ) -> tuple[Parts, int]:
     """Builds what the constructors of mixer, model, schedule, optimizer and loggers may refuse; nothing is kept.
 
-    `checked` made `task`, `config` and `code` of `cfg`.
-
-    Returns:
-        The parts of a run, and the state size of its model at the length that it trains on.
+    `checked` made `task`, `config` and `code` of `cfg`. Gives the parts of the run, and its model's state size.
     """
     described = {key: config[key] for key in ("mixer", "model", "optimizer", "schedule")}
     parts, mixers = _built(json.dumps(described, sort_keys=True), task.autoencode, json.dumps(code))

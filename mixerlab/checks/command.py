@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from mixerlab.checks.contract import WIDTH, check_everything
 from mixerlab.config.arguments import check_arguments
-from mixerlab.config.building import Parts, mixer_maker
+from mixerlab.config.building import Parts
 from mixerlab.config.compose import compose
 from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import mixers_of
@@ -34,17 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with one_line_refusals():
             config = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
         check_arguments("model", ModelConfig, config["model"])
-        model = ModelConfig(**config["model"])
         for prefix, mixer in mixers_of(config["mixer"]).items():
             name = mixer["name"]
             check_component(prefix, mixer, "mixer")
-            make = partial(mixer_maker(mixer, model.n_layers), d_model=model.d_model)
-            decision = check_everything(make, model.d_model)
+        parts = Parts.of(config)
+        for name, make in parts.mixers:
+            decision = check_everything(partial(make, d_model=parts.model.d_model), parts.model.d_model)
             print(f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, states")
             print(decision.why or "replicas compute side by side, under vmap")
             if note := decision.unused:
                 print(f"note: {note}")
-        for warning in Parts.of(config).initial_value_warnings(autoencode=False):
+        for warning in parts.initial_value_warnings(autoencode=False):
             print(f"note: {warning}")
     except ValueError as error:
         said = str(error).removeprefix("mixer=").removeprefix(f"{name}: ")

@@ -1,10 +1,7 @@
 """What a mixer's constructor must leave alone, and where it must keep layers and tensors.
 
-A constructor that calls `torch.manual_seed` gives all seeds the same initial values, of itself and of what is built
-behind it: a table then has one model as often as it has seeds.
-
-PyTorch finds what is a parameter, a buffer or a layer of a module. Anything else, such as layers in a Python list, is
-not trained, saved or moved to a GPU: such a mixer trains, and `mixerlab.load` gives another model than was scored.
+One that calls `torch.manual_seed` gives all seeds the same initial values, also of what is built behind it. Layers in
+a Python list are not trained, saved or moved to a GPU: `mixerlab.load` would give another model than was scored.
 """
 
 import random
@@ -67,30 +64,27 @@ def _strays(mixer: nn.Module, other: nn.Module) -> Iterator[tuple[str, bool]]:
     layer that is not registered, a tensor that is trained, and one that the user's own code set: it may be random.
     Others may be caches of an installed package's layers, such as the tables of a rotary embedding.
 
-    No strays are what is registered elsewhere in the mixer, as a list may name layers again; and, in attributes
-    themselves, tensors that are the same in `other`, of another seed, which a population treats as buffers, and those
-    that a hook before forward makes anew, as `torch.nn.utils.weight_norm` and `spectral_norm` do.
+    No strays are what is registered elsewhere in the mixer; and, in attributes themselves, tensors that are the same in
+    `other`, of another seed, and those that a hook before forward makes anew, as `torch.nn.utils.weight_norm` does.
     """
     others = dict(other.named_modules())
     registered = {id(one) for one in (*mixer.modules(), *mixer.parameters(), *mixer.buffers())}
     for prefix, module in mixer.named_modules():
+        file = getattr(sys.modules.get(type(module).__module__), "__file__", None) or ""
+        is_users = isinstance(module, SequenceMixer) or not INSTALLED & set(Path(file).parts)
         for attribute in sorted(vars(module).keys() - _REGISTERED):
-            value = vars(module)[attribute]
-            if isinstance(value, Tensor) and (
-                _is_constant(value, getattr(others.get(prefix), attribute, None)) or _is_remade(module, attribute)
-            ):
-                continue
+            value, same = vars(module)[attribute], getattr(others.get(prefix), attribute, None)
+            if isinstance(value, Tensor):
+                is_constant = not value.requires_grad and isinstance(same, Tensor) and torch.equal(value, same)
+                if is_constant or _is_remade(module, attribute):
+                    continue
             for name, held in _held(value, f"{prefix}.{attribute}".removeprefix("."), ()):
                 if id(held) in registered:
                     continue
                 if isinstance(held, nn.Module):
                     yield from ((f"{name}.{inner}", True) for inner in held.state_dict())
                 else:  # one with a `grad_fn` is computed from others: from registered ones, or they are named too
-                    yield name, _is_users(module) or (held.requires_grad and held.is_leaf)
-
-
-def _is_constant(value: Tensor, other: Any) -> bool:
-    return not value.requires_grad and isinstance(other, Tensor) and torch.equal(value, other)
+                    yield name, is_users or (held.requires_grad and held.is_leaf)
 
 
 def _is_remade(module: nn.Module, attribute: str) -> bool:
@@ -109,9 +103,3 @@ def _held(value: Any, name: str, outer: tuple[int, ...]) -> Iterator[tuple[str, 
     elif isinstance(value, Mapping | list | tuple) and id(value) not in outer:
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _held(item, f"{name}[{key!r}]", (*outer, id(value)))
-
-
-def _is_users(module: nn.Module) -> bool:
-    """Whether a module is a mixer, or of a class outside installed packages."""
-    file = getattr(sys.modules.get(type(module).__module__), "__file__", None) or ""
-    return isinstance(module, SequenceMixer) or not INSTALLED & set(Path(file).parts)

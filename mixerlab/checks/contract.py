@@ -42,14 +42,9 @@ def _require_close(what: str, actual: Tensor, expected: Tensor) -> None:
 
 
 def check_everything(make_mixer: MakeMixer, d_model: int = WIDTH) -> Decision:
-    """The whole contract of the mixer that `make_mixer()` builds at width `d_model`.
+    """The whole contract of the mixer that `make_mixer()` builds at width `d_model`; returns how its replicas compute.
 
-    Returns:
-        How its replicas will compute: a loop is slower, and breaks no contract.
-
-    Raises:
-        RefusedMixer: the first check that the mixer fails.
-        ValueError: the mixer raises an error, perhaps of the width.
+    RefusedMixer says the first check that the mixer fails, ValueError the error that it raises, perhaps of the width.
     """
     try:
         with seeded(0), users_code():
@@ -73,7 +68,6 @@ def without_zeros(mixer: SequenceMixer) -> SequenceMixer:
 
 
 def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
-    """The whole contract, of the mixers that `make()` builds."""
     check_construction(make, all_strays=True)
     y = make().eval()(torch.randn(2, LENGTH, d_model, requires_grad=True).clone())
     _require(getattr(y, "requires_grad", True), NO_GRADIENT)  # before a backward fails in PyTorch's words
@@ -115,12 +109,9 @@ def check_outputs(make: MakeMixer, d_model: int) -> None:
 
 
 def check_gradients(mixer: SequenceMixer, d_model: int) -> dict[str, int]:
-    """Gradients are finite, and that of the input is not zero, in float32.
+    """Gradients are finite, and that of the input is not zero, in float32 and evaluation mode.
 
-    As it is scored: without dropout, and with statistics that stay.
-
-    Returns:
-        The trained parameters whose gradient is zero, by name, with the number of their elements.
+    Returns the number of elements of the trained parameters whose gradient is zero, by name.
     """
     x = torch.randn(2, _longest(mixer), d_model, requires_grad=True)
     y = mixer.eval()(x)
@@ -212,13 +203,10 @@ def check_declarations(mixer: SequenceMixer) -> None:
 
 
 def check_replicas(make: MakeMixer, d_model: int = WIDTH) -> Decision:
-    """In a model, seeds together compute what each computes by itself, also in bfloat16.
+    """In a model, seeds together compute what each computes by itself, also in bfloat16; warns if that is far off.
 
-    Warns where that is far from float32.
-
-    Returns:
-        How replicas of this mixer compute when `trainer.replicas` is auto: in a loop if vmap refuses it in float32, or
-        in bfloat16 only (as a convolution with a bias, whose dtype autocast leaves), which `why` then says.
+    Returns how replicas of this mixer compute when `trainer.replicas` is auto: in a loop if vmap refuses it in float32,
+    or in bfloat16 only (as a convolution with a bias, whose dtype autocast leaves), which `why` then says.
     """
     seeds = torch.randint(2**31, (DRAWS,)).tolist()
     tokens, weight = torch.randint(VOCAB, (DRAWS, 3, LENGTH)), torch.randn(3, LENGTH, VOCAB)

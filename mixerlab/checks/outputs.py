@@ -1,12 +1,11 @@
 """What the outputs of a model must not depend on: asked by `mixerlab check`, and by every run before it trains.
 
-On later tokens: a mixer whose output at t depends on inputs after t can copy the answers of a language-model task. It
-trains without an error and tops the table. On other rows, as scores then depend on the batches. On earlier calls, as a
-loaded model then gives other outputs, and as that looks like either of the former.
+On later tokens: a mixer whose output at t depends on inputs after t can copy the answers of a language-model task, and
+tops the table. On other rows, as scores then depend on the batches. On earlier calls, as a loaded model then gives
+other outputs.
 
-A population, or its model by itself, is called again from the same state, and outputs are compared: with the model,
-lengths, precision, device and kernels of the run, and with parameters moved away from their initial values, because a
-gate that starts at zero hides what it lets through.
+A population is called again from the same state, and outputs are compared: with the model, lengths, precision, device
+and kernels of the run, and with noise in its parameters, because a gate that starts at zero hides what it lets through.
 """
 
 import copy
@@ -37,7 +36,7 @@ WRITES = (
 )
 SHORT = 8  # tokens of the rows of a whole batch on a CPU, so that they cost little
 ROWS = 16  # of each replica that are compared, at most: a power of two, for mixers that divide the batch
-_NOISE = 0.05  # standard deviation of what is added to each parameter, of the size of a linear weight at width 128
+_NOISE = 0.05  # standard deviation of what is added to each parameter: about that of a linear weight at width 128
 # Beyond this share of the change from t on, a change before t is no rounding. A mixer that computes the right thing
 # from all positions (a convolution by FFT) leaves about 1e-6 in float32, and flips last bits in bfloat16.
 _ROUNDING, _ROUNDING_BF16 = 1e-4, 5e-2
@@ -54,10 +53,7 @@ class Kind(Enum):
 
 
 class Finding(NamedTuple):
-    """Outputs depend on what they must not, when tokens change from position `since` on.
-
-    `training`: only in training mode.
-    """
+    """Outputs depend on what they must not, when tokens from `since` on change; `training`: in training mode only."""
 
     kind: Kind
     training: bool
@@ -77,10 +73,9 @@ def find_leak(
 ) -> Finding | None:
     """How the outputs of a population depend on later tokens, or on those of other rows; None if they do not.
 
-    Only on those of other rows, unless it `is_causal`, as an auto-encoder is not.
-    Looks in evaluation mode and, if such rows are trained on, in training mode, where a norm over time or over the
-    batch sees more. What changes in bfloat16 by no more than its rounding is looked at in float32 again. The population
-    and all random generators stay as they were.
+    Only on those of other rows, unless it `is_causal`, as an auto-encoder is not. Looks in evaluation mode and, if such
+    rows train, in training mode, where a norm over time or over the batch sees more. What changes in bfloat16 by no
+    more than its rounding is looked at in float32 again. The population and all random generators stay as they were.
     """
     if length < 2:
         return None
@@ -101,18 +96,6 @@ def find_leak(
     return found
 
 
-def cut_positions(length: int, number: int) -> tuple[int, ...]:
-    """Positions from which on tokens change: `number` of them, or all from 1 on.
-
-    A mixer that sees the whole of its chunk leaks nothing where a chunk begins, and one that leaks across the edge of
-    two chunks leaks only there. So two are neighbours, of which one is inside of a chunk, wherever chunks begin. The
-    others are the second, the last, and edges of chunks, counted from the start.
-    """
-    middle, power = length // 3 | 1, 1 << (min(length, 513) - 1).bit_length() - 1
-    found = dict.fromkeys((middle, middle + 1, 1, length - 1, power, *_EDGES, *range(2, length)))
-    return tuple(position for position in found if position < length)[:number]
-
-
 class _Look:
     """Outputs of some tokens, and of the same with others from one of `cuts` on.
 
@@ -123,7 +106,11 @@ class _Look:
     def __init__(self, population: Population, state: dict[str, Any], vocab_size: int, length: int, batch: int):
         self.population, self.state = population, state
         self.rows = min(batch, ROWS, max(2, _MOST_OUTPUTS // (length * vocab_size)))
-        self.cuts = cut_positions(length, len(population) * self.rows)
+        # A mixer that sees the whole of its chunk leaks nothing where a chunk begins, and one that leaks across an edge
+        # of two chunks leaks only there. So two cuts are neighbours, and others are edges of chunks.
+        middle, power = length // 3 | 1, 1 << (min(length, 513) - 1).bit_length() - 1
+        cuts = dict.fromkeys((middle, middle + 1, 1, length - 1, power, *_EDGES, *range(2, length)))
+        self.cuts = [cut for cut in cuts if cut < length][: len(population) * self.rows]
         row = torch.arange(len(population))[:, None] * self.rows + torch.arange(batch)
         self.cut_of_row = torch.tensor(self.cuts)[row % len(self.cuts)]  # [R, B]
         generator = torch.Generator().manual_seed(0)
@@ -134,8 +121,6 @@ class _Look:
 
     def finding(self, bf16: bool) -> Finding | None:
         """What changes before the cuts; it is the future if it changes with one cut for all rows too."""
-        if self.tokens.shape[1] == 1:
-            return self._leak(self.cut_of_row, bf16, Kind.FUTURE)
         found = self._leak(self.cut_of_row, bf16, Kind.ROWS)
         if found is not None and found.kind is Kind.ROWS:
             for cut in dict.fromkeys((found.since, *self.cuts[:4])):
@@ -191,10 +176,9 @@ class _Look:
 
 
 def find_state(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
-    """What is wrong if the model gives other outputs for the same tokens after others; None if nothing is.
+    """What is wrong if the model, in evaluation mode, gives other outputs for the same tokens after others, or None.
 
-    In evaluation mode, with noise in its parameters. What differs in bfloat16 is looked at in float32 again. The model
-    and all random generators stay as they were.
+    What differs in bfloat16 is looked at in float32 again. The model and all random generators stay as they were.
     """
     model, was_training = population.model, population.model.training
     generator = torch.Generator().manual_seed(0)
@@ -232,8 +216,7 @@ class OutputCheck:
         lengths: of the rows that train, and then of those that are only scored, if that is another one.
         is_causal: no output may depend on later tokens, as in a language model.
         may_see_future: note what it sees, in place of refusing it.
-        key: must say all of the model. A process looks once for all runs of the same key, precision, device, shapes and
-            way to compute replicas.
+        key: must say all of the model: a process looks once for all runs that share it.
         kinds, notes: what was found, after the check; the record has the notes.
     """
 
@@ -253,10 +236,7 @@ class OutputCheck:
         return False if self.is_causal and Kind.UNKNOWN not in self.kinds else None
 
     def __call__(self, population: Population, bf16: bool, batch_size: int) -> None:
-        """Raises RefusedMixer; `population` is on its device, and stays as it is.
-
-        `batch_size` is how many rows of each replica a step of training has.
-        """
+        """Raises RefusedMixer; `batch_size` is how many rows of each replica a step of training has."""
         self.kinds, self.notes = set(), []
         own = self.key, self.is_causal, bf16, population.device, population.execution
         if refusal := _once(own, partial(find_state, population, self.vocab_size, self.lengths[0], bf16=bf16)):
@@ -295,7 +275,6 @@ class OutputCheck:
 
 
 def _once(key: Hashable, look: Callable[[], Any]) -> Any:
-    """What `look` gives, of this process."""
     if key not in _known:
         _known[key] = look()
     return _known[key]

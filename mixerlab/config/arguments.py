@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from mixerlab.config.project import projects_in_use
 from mixerlab.records.code_version import file_in
 from mixerlab.records.errors import with_place
+from mixerlab.records.identity import present
 from mixerlab.records.interruption import users_code
 
 _PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
@@ -26,17 +27,13 @@ def class_of(target: object) -> type:
     if module_name in ("", "__main__") or "/" in module_name:
         raise ValueError(f"_target_={target!r} must be the dotted name of a class, such as mixers.ema.MovingAverage")
     module = _imported(module_name)
-    _check_file(module)
     found = getattr(module, name, None)
     if not isinstance(found, type):
         inside = found if isinstance(found, ModuleType) else module
+        classes = [key for key, value in vars(inside).items() if isinstance(value, type)]
         own = f"{inside.__name__}."  # what a package takes from its modules is its own
-        classes = ", ".join(
-            name
-            for name, value in vars(inside).items()
-            if isinstance(value, type) and f"{value.__module__}.".startswith(own)
-        )
-        raise ValueError(f"_target_={target} is no class; classes in {inside.__name__}: {classes or 'none'}")
+        classes = [key for key in classes if f"{vars(inside)[key].__module__}.".startswith(own)]
+        raise ValueError(f"_target_={target} is no class; classes in {inside.__name__}: {', '.join(classes) or 'none'}")
     return found
 
 
@@ -51,26 +48,23 @@ def subclass_of(base: type, target: object, label: str) -> type:
     return found
 
 
-def _imported(module_name: str) -> ModuleType:
+def _imported(name: str) -> ModuleType:
+    """The module; ValueError also if the project in use has a file for it, and another one was imported before."""
     try:
         with users_code():
-            return import_module(module_name)
+            module = import_module(name)
     except Exception as error:  # of the user's code
-        message = f"{module_name} cannot be imported: {with_place(error)}"
+        message = f"{name} cannot be imported: {with_place(error)}"
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
-        if absent and f"{module_name}.".startswith(f"{absent}.") and (projects := projects_in_use()):
+        if absent and f"{name}.".startswith(f"{absent}.") and (projects := projects_in_use()):
             package = sys.modules.get(absent.rpartition(".")[0])  # another one of its name may hide the user's
             places = getattr(package, "__path__", [package]) if package else projects  # a module has no folders
             message += f"; looked in {' and '.join(map(str, places))}"
         raise ValueError(message) from error
-
-
-def _check_file(module: ModuleType) -> None:
-    """ValueError if the project in use has a file for this module, and another one was imported before."""
     imported = getattr(module, "__file__", None)
-    file = file_in(projects_in_use(), module.__name__.split(".")) if imported else None
-    if file is not None and not file.samefile(imported):  # type: ignore[arg-type]  # it has one
-        raise ValueError(f"{module.__name__} is {file}, and this process has imported {imported}: restart Python")
+    if imported and (file := file_in(projects_in_use(), name.split("."))) and not file.samefile(imported):
+        raise ValueError(f"{name} is {file}, and this process has imported {imported}: restart Python")
+    return module
 
 
 def check_arguments(
@@ -105,10 +99,10 @@ def check_arguments(
 
 
 def defaults_of(function: Callable, args: Collection[str]) -> dict[str, Any]:
-    """The values that a config could give, and that `function` takes where it gives only `args`."""
+    """The values that a config could give, and that `function` takes beside `args`, less those that count as absent."""
     defaults = {name: parameter.default for name, parameter in _signature(function).parameters.items()}
     plain = {name: value for name, value in defaults.items() if name not in args and _is_plain(value)}
-    return json.loads(json.dumps(plain))  # a tuple becomes a list, and a member of an enumeration its number
+    return json.loads(json.dumps(present(plain)))  # a tuple becomes a list, and a member of an enumeration its number
 
 
 def _is_plain(value: Any) -> bool:

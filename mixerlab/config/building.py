@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -23,9 +23,6 @@ from mixerlab.tasks.base import Task
 from mixerlab.training.layout import Grouping
 from mixerlab.training.torch_optimizer import PARTS
 
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
-
 
 class TaskShape(NamedTuple):
     """What a model takes of a task, in place of one."""
@@ -38,26 +35,14 @@ class TaskShape(NamedTuple):
 NamedMakers = list[tuple[str, Callable[..., SequenceMixer]]]
 
 
-def maker(cfg: Mapping[str, Any], group: str = "", layer: str = "") -> Callable[..., Any]:
+def maker(cfg: Mapping[str, Any], group: str) -> Callable[..., Any]:
     """Instantiates the `_target_` of a config; its `name` is a label, which messages give behind `group`.
 
-    It raises ValueError for what the constructor refuses, which names the `layer` of a hybrid, and for any other error
-    of it, with its place in the user's code.
+    It raises ValueError for what the constructor refuses, and for any other error of it, with its place in the user's
+    code.
     """
-    label = cfg.get("name", cfg.get("_target_"))
     arguments = {key: value for key, value in cfg.items() if key != "name"}
-    return _maker(arguments, f"{group}={label}" if group else label, f"{layer} ({label}): " if layer else "")
-
-
-def mixer_maker(cfg: Mapping[str, Any], n_layers: int, layer: str = "") -> Callable[..., SequenceMixer]:
-    """`maker` of a mixer; it takes `d_model` and `layer_idx`, and gives a constructor its place if it asks for it."""
-    make, asked = maker(cfg, layer=layer), asked_for(cfg["_target_"], list(cfg.keys()))
-
-    def at(d_model: int, layer_idx: int = 0) -> SequenceMixer:
-        place = {"layer_idx": layer_idx, "num_layers": n_layers}
-        return make(d_model=d_model, **{key: place[key] for key in asked})
-
-    return at
+    return _maker(arguments, f"{group}={cfg.get('name', cfg.get('_target_'))}")
 
 
 def optimizer_maker(cfg: Mapping[str, Any]) -> Callable[..., Any]:
@@ -66,7 +51,7 @@ def optimizer_maker(cfg: Mapping[str, Any]) -> Callable[..., Any]:
     return maker(dict(cfg) | inner, "optimizer")
 
 
-def _maker(config: Mapping[str, Any], label: str, where: str = "") -> Callable[..., Any]:
+def _maker(config: Mapping[str, Any], label: str) -> Callable[..., Any]:
     # Lists and dicts of Python: PyTorch refuses a ListConfig as a shape.
     config = {"_convert_": "object"} | dict(config)
 
@@ -76,9 +61,10 @@ def _maker(config: Mapping[str, Any], label: str, where: str = "") -> Callable[.
                 return instantiate(config, **arguments)
         except (InstantiationException, Exited) as error:
             cause = error if isinstance(error, Exited) else error.__cause__ or error
-            is_ours = type(cause) is ValueError and str(config["_target_"]).startswith("mixerlab.")
-            message = str(cause) if is_ours else f"{label}: {with_place(cause)}"  # ours needs no place
-            raise ValueError(f"{where}{message}") from error
+            if type(cause) is not ValueError or not str(config["_target_"]).startswith("mixerlab."):
+                raise ValueError(f"{label}: {with_place(cause)}") from error
+            # Ours needs no place, and names its key. Of a hybrid it may be any layer's.
+            raise ValueError(f"{label}: {cause}" if label.startswith("mixer.") else str(cause)) from error
 
     return make
 
@@ -87,11 +73,7 @@ def _maker(config: Mapping[str, Any], label: str, where: str = "") -> Callable[.
 class Parts:
     """What a run is made of, each to be built as often as it is needed.
 
-    Attributes:
-        mixers: name and maker (`mixer_maker`) of one layer's, of the first layers: one, or those of a hybrid's pattern.
-        model: its keys.
-        make_schedule, make_optimizer: take what a run supplies.
-        grouping: which parameters the optimizer takes together.
+    `mixers` are as `mixer_makers` gives them; `make_schedule` and `make_optimizer` take what a run supplies.
     """
 
     mixers: NamedMakers
@@ -102,7 +84,6 @@ class Parts:
 
     @classmethod
     def of(cls, cfg: Mapping[str, Any]) -> Self:
-        """The parts that a checked config describes."""
         return cls(
             mixers=mixer_makers(cfg["mixer"], cfg["model"]["n_layers"]),
             model=ModelConfig(**cfg["model"]),
@@ -125,21 +106,29 @@ class Parts:
         if autoencode and self.model.autoencoder_redraw_all:
             return []  # as asked for
         linear_std = LINEAR_STD if autoencode else self.model.linear_std
-        warnings: dict[str, None] = {}
-        for name, make in self.mixers:
-            if names := list(overwritten(make(d_model=self.model.d_model), linear_std)):
-                sentence = (
-                    f"mixer={name} sets initial values of {', '.join(names)}, and the model overwrites them:"
-                    " mixerlab.mixers.base.keep_initial_values(parameter) keeps them"
-                )
-                warnings[sentence] = None
-        return list(warnings)
+        warnings = [
+            f"mixer={name} sets initial values of {', '.join(names)}, and the model overwrites them:"
+            " mixerlab.mixers.base.keep_initial_values(parameter) keeps them"
+            for name, make in self.mixers
+            if (names := list(overwritten(make(d_model=self.model.d_model), linear_std)))
+        ]
+        return list(dict.fromkeys(warnings))
 
 
 def mixer_makers(cfg: Mapping[str, Any], n_layers: int) -> NamedMakers:
-    """Name and maker of the mixers of the first layers: one, or those of a hybrid's pattern."""
-    layers = mixers_of(cfg).items()
-    return [(mixer["name"], mixer_maker(mixer, n_layers, "" if key == "mixer" else key)) for key, mixer in layers]
+    """Name and maker of the mixers of the first layers: one, or those of a hybrid's pattern.
+
+    A maker takes `d_model` and `layer_idx`, and gives a constructor its place if it asks for it.
+    """
+
+    def made(make: Callable, asked: list[str], d_model: int, layer_idx: int = 0) -> SequenceMixer:
+        place = {"layer_idx": layer_idx, "num_layers": n_layers}
+        return make(d_model=d_model, **{key: place[key] for key in asked})
+
+    return [
+        (mixer["name"], partial(made, maker(mixer, prefix), asked_for(mixer["_target_"], list(mixer.keys()))))
+        for prefix, mixer in mixers_of(cfg).items()
+    ]
 
 
 def model_of(
@@ -164,7 +153,7 @@ def grouping_of(optimizer: Mapping[str, Any]) -> Grouping:
     return Grouping(**{key: optimizer[key] for key in ("filters", "decoder", "head") if key in optimizer})
 
 
-def loggers_of(cfg: DictConfig, folder: Path) -> dict[str, "Logger"]:
+def loggers_of(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     """The run's loggers by their keys in the config; ValueError for one that cannot be made."""
     loggers = {}
     for name, logger in cfg.logger.items():

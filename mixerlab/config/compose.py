@@ -3,8 +3,6 @@
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.conf import HydraConf
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.hints import one_line_refusals
@@ -40,34 +38,29 @@ def compose(*overrides: str, config_dir: ConfigDir = None) -> DictConfig:
             check_yamls(folders)
             places = search_path([f"file://{folder}" for folder in folders])
             composed = hydra_compose("config", [*places, *overrides], return_hydra_config=True)
-        cfg = without_hydra(composed)
-        complete(cfg, composed.hydra, GlobalHydra.instance().config_loader())
+        cfg = completed(composed)
     note_folders(cfg, folders)
     return cfg
 
 
-def without_hydra(composed: DictConfig) -> DictConfig:
-    """The config without Hydra's own group."""
-    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+def completed(composed: DictConfig) -> DictConfig:
+    """The config without Hydra's own group, which `complete` has changed."""
+    cfg = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    complete(cfg, composed.hydra)
+    return cfg
 
 
 @one_line_refusals()
-def complete(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
-    """Gives a hybrid its layers' configs, a task its baseline and a model its `d_ff`.
-
-    Args:
-        cfg: a composed config, which is changed.
-        hydra_config: its `hydra` group: where Hydra looks for yamls, and which of them were chosen.
-        loader: what composed it.
-    """
+def complete(cfg: DictConfig, hydra_config: HydraConf) -> None:
+    """Gives a hybrid its layers' configs, a task its baseline and a model its `d_ff`."""
     for group in CHOICES:
         if isinstance(file := hydra_config.runtime.choices.get(group), str):
             check_yaml(cfg.get(group), file, group, given(hydra_config))
-    follow_setting(cfg, hydra_config, loader)
+    follow_setting(cfg, hydra_config)
     if is_hybrid(cfg.mixer):
-        expand(cfg, hydra_config, loader)
+        expand(cfg, hydra_config)
     if isinstance(model := cfg.get("model"), DictConfig) and model.get("match_params") is not None:
-        match_params(cfg, hydra_config, loader)
+        match_params(cfg, hydra_config)
     epochs = [text for text in given(hydra_config) if text.startswith("trainer.epochs=")]
     if epochs and "tokens" in cfg.task and build_task(cfg.task).trained_rows is not None:
         told = f"because task.tokens={cfg.task.tokens} is set: add task.tokens=null"

@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from hydra.conf import HydraConf
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
-from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from mixerlab.config.project import check_yaml, search_path
+from mixerlab.config.project import check_yaml, composed_anew
 
 NAME = "hybrid"
 _KEYS = ("name", "layers", "options")
-LAYER = "hybrid_layer"  # the yaml from which a layer is composed
 
 # A mapping that takes new keys without a `+`: Hydra closes all others. A yaml cannot say so, hence this config in code.
 _open = OmegaConf.create({})
@@ -53,42 +50,35 @@ def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
         )
 
 
-def expand(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
-    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; arguments as for `compose.complete`."""
+def expand(cfg: DictConfig, hydra_config: HydraConf) -> None:
+    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name."""
     names = cfg.mixer.get("layers")
     if not isinstance(names, ListConfig) or not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"mixer.layers={names!r} must list mixers, such as 'mixer.layers=[attn,gdn]'")
-    composed = {name: composed_mixer(name, hydra_config, loader) for name in dict.fromkeys(names)}
+    composed = {name: composed_mixer(name, hydra_config) for name in dict.fromkeys(names)}
     if hybrids := [name for name, mixer in composed.items() if is_hybrid(mixer)]:
         raise ValueError(f"mixer.layers: {hybrids[0]} is a hybrid: name the mixers of its layers instead")
     options = {str(number): composed[name] for number, name in enumerate(names)}
-    for number, own in _options(cfg.mixer, len(names)):
-        options[number] = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(options[number], own)))
+    example = "mixer.options.1.num_heads=4"
+    if not isinstance(own := cfg.mixer.get("options"), DictConfig):
+        raise ValueError(f"mixer.options={own!r} must be keys by layer, such as {example}")
+    for number, keys in own.items():  # a number in a yaml, a string of the command line, or both
+        layer = str(number)
+        if layer not in options or not isinstance(keys, DictConfig):
+            layers = f"layers are 0 to {len(names) - 1}, and each takes keys, such as {example}"
+            raise ValueError(f"mixer.options.{layer}={keys!r}: {layers}")
+        options[layer] = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(options[layer], keys)))
     with open_dict(cfg):
         cfg.mixer.options = options
         if cfg.mixer.get("name") == NAME:
             cfg.mixer.name = "+".join(str(layer["name"]) for layer in options.values())
 
 
-def _options(mixer: DictConfig, layers: int) -> list[tuple[str, dict[str, Any]]]:
-    """What was set for each layer, by its number; a yaml, where it is no string, and the command line may both do."""
-    example = "mixer.options.1.num_heads=4"
-    options = OmegaConf.to_container(mixer.options) if isinstance(mixer.get("options"), DictConfig) else None
-    if not isinstance(options, dict):
-        raise ValueError(f"mixer.options={mixer.get('options')!r} must be keys by layer, such as {example}")
-    for key, keys in options.items():
-        if str(key) not in map(str, range(layers)) or not isinstance(keys, dict):
-            raise ValueError(
-                f"mixer.options.{key!s}={keys!r}: layers are 0 to {layers - 1}, and each takes keys, such as {example}"
-            )
-    return [(str(key), keys) for key, keys in options.items()]
-
-
-def composed_mixer(name: str, hydra_config: HydraConf, loader: ConfigLoader) -> dict[str, Any]:
+def composed_mixer(name: str, hydra_config: HydraConf) -> dict[str, Any]:
     """`cfg.mixer` of `mixer=<name>` under the same experiment, its interpolations unresolved."""
-    overrides = [f"mixer={name}", *search_path(hydra_config.searchpath)]
+    overrides = [f"mixer={name}"]
     if experiment := hydra_config.runtime.choices.get("experiment"):
         overrides.append(f"layers@mixer={experiment}_{name}")
-    mixer = loader.load_configuration(LAYER, overrides, RunMode.RUN).get("mixer")
+    mixer = composed_anew("hybrid_layer", overrides, hydra_config).get("mixer")
     check_yaml(mixer, name)
     return cast(dict[str, Any], OmegaConf.to_container(mixer))

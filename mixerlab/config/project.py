@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from hydra.conf import HydraConf
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from mixerlab.records.errors import reason
@@ -39,11 +41,14 @@ def search_path(urls: Sequence[str]) -> list[str]:
     return [f"hydra.searchpath={json.dumps(list(urls), ensure_ascii=False)}"] if urls else []
 
 
-def use_folders(config_dir: ConfigDir) -> list[Path]:
-    """Makes modules beside each of these folders of yamls importable in this process; gives the folders.
+def composed_anew(file: str, overrides: Sequence[str], hydra_config: HydraConf) -> DictConfig:
+    """What Hydra composes of `<file>.yaml` and these overrides, with the yamls that the command finds."""
+    loader = GlobalHydra.instance().config_loader()
+    return loader.load_configuration(file, [*overrides, *search_path(hydra_config.searchpath)], RunMode.RUN)
 
-    With None no project is in use from now on, although modules of an earlier one can still be imported.
-    """
+
+def use_folders(config_dir: ConfigDir) -> list[Path]:
+    """Makes modules beside each of these folders of yamls importable in this process; gives the folders."""
     folders = [] if config_dir is None else [config_dir] if isinstance(config_dir, str | Path) else config_dir
     resolved = list(dict.fromkeys(Path(folder).resolve() for folder in folders))
     for folder in resolved:
@@ -95,7 +100,6 @@ def use_noted_folders(cfg: DictConfig) -> None:
 
 
 def projects_in_use() -> list[Path]:
-    """The folders that hold the yamls which `use_folders` got last."""
     return list(_projects)
 
 

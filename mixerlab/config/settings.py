@@ -1,8 +1,7 @@
 """Difficulty as data: the named settings in a task's yaml, and the task that a config describes.
 
-A task's yaml begins with what all tasks have in common, `conf/task_base.yaml`. It has either `baseline`
-(parameters) and `changes` (parameter -> other values, one at a time), or `levels` (name -> parameters), as the
-challenge tasks do. Without either, its plain values are the baseline. `setting` names the one in use. A parameter
+A task's yaml has either `baseline` (parameters) and `changes` (parameter -> other values, one at a time), or `levels`
+(name -> parameters). Without either, its plain values are the baseline. `setting` names the one in use. A parameter
 written as `${setting:<parameter>}`, or that `follow_setting` makes so, takes its value from there unless it is set
 directly.
 """
@@ -14,14 +13,11 @@ from numbers import Real
 from typing import Any, cast
 
 from hydra.conf import HydraConf
-from hydra.core.config_loader import ConfigLoader
-from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from mixerlab.config.arguments import check_arguments, defaults_of, subclass_of
-from mixerlab.config.project import given, search_path
+from mixerlab.config.arguments import check_arguments, subclass_of
+from mixerlab.config.project import composed_anew, given
 from mixerlab.records.errors import with_place
-from mixerlab.records.identity import present
 from mixerlab.records.interruption import users_code
 from mixerlab.records.names import BASELINE
 from mixerlab.records.schema import MEASURED, Score
@@ -35,7 +31,7 @@ _OTHER_KEYS = (*_BASE_KEYS, "baseline", "changes", "levels", "data_sha256")
 
 
 def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
-    """The named settings: name -> parameters that it changes, "baseline" first with {}; for levels, all."""
+    """The named settings, the baseline first: name -> all parameters that some setting changes."""
     name = task_cfg.get("name", "?")
     for key in _BASE_KEYS:
         if key not in task_cfg:
@@ -49,7 +45,7 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
     changes = {} if changes is None else changes
     if levels is None and _is_group(baseline) and _is_group(changes, ListConfig) and set(changes) <= set(baseline):
         changed = ((key, value) for key, values in changes.items() for value in values)
-        return {"baseline": {}} | {f"{key}-{value}": {key: value} for key, value in changed}
+        return {BASELINE: dict(baseline)} | {f"{key}-{value}": {**baseline, key: value} for key, value in changed}
     given_keys = {"baseline": baseline, "changes": changes or None, "levels": levels}
     found = ", ".join(f"{key}: {value}" for key, value in given_keys.items() if value is not None)
     raise ValueError(
@@ -59,11 +55,11 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
     )
 
 
-def follow_setting(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
+def follow_setting(cfg: DictConfig, hydra_config: HydraConf) -> None:
     """Has the plain values of a task's yaml follow `setting`, as if it had `${setting:<parameter>}` in their place.
 
     Where the yaml has `levels`, those that they name; without `baseline` and `levels` all, which become its `baseline`.
-    What the command or an experiment has set stays. Arguments as for `compose.complete`.
+    What the command or an experiment has set stays.
     """
     levels = "levels" in cfg.task
     if levels:
@@ -74,8 +70,7 @@ def follow_setting(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoade
         return
     else:
         keys = [str(key) for key in cfg.task if key not in (*_OTHER_KEYS, *_PLAIN)]
-    overrides = [f"task={hydra_config.runtime.choices['task']}", *search_path(hydra_config.searchpath)]
-    own = loader.load_configuration("config", overrides, RunMode.RUN).task
+    own = composed_anew("config", [f"task={hydra_config.runtime.choices['task']}"], hydra_config).task
     plain = [key for key in keys if _is_plain(own, key)]
     with open_dict(cfg):
         if not levels:
@@ -95,7 +90,6 @@ def _is_group(value: object, kind: type = object) -> bool:
 
 
 def _parameters(task_cfg: DictConfig, name: str | None) -> dict[str, Any]:
-    """All varying parameters under the named setting."""
     settings = settings_of(task_cfg)
     if name not in settings:
         more = ", or with -m `*` for all" if name == "*" else ""
@@ -104,7 +98,7 @@ def _parameters(task_cfg: DictConfig, name: str | None) -> dict[str, Any]:
         raise ValueError(
             f"task.setting={name}: {task_cfg.name} has no such setting; choose {', '.join(settings)}{more}"
         )
-    return dict(task_cfg.get("baseline", {})) | settings[name]
+    return settings[name]
 
 
 def _resolve_setting(key: str, *, _parent_: DictConfig) -> Any:
@@ -122,13 +116,11 @@ OmegaConf.register_new_resolver("setting", _resolve_setting, replace=True)
 def setting_name(task_cfg: DictConfig) -> str:
     """The label of the difficulty that the config resolves to.
 
-    The name of the setting whose parameters it has; where none has, `key=value` pairs joined by "," of what
-    differs from the baseline, or, for a task with levels, the name of the nearest level and what differs from it: that
-    with the fewest differences, of equal ones the first. So it depends on the values only, as a `run_id` does. Test
-    rows of another length count as a difference.
+    The name of the setting whose parameters it has; where none has, `key=value` pairs joined by "," of what differs
+    from the baseline, or, for a task with levels, the name of the level with the fewest differences and these. So it
+    depends on the values only, as a `run_id` does. Test rows of another length count as a difference.
     """
-    baseline = dict(task_cfg.get("baseline", {}))
-    settings = {name: baseline | changed for name, changed in settings_of(task_cfg).items()}
+    settings = settings_of(task_cfg)
     resolved = {key: task_cfg[key] for key in next(iter(settings.values()))}
     differing = {
         name: [f"{key}={_by_value(value)}" for key, value in resolved.items() if value != parameters[key]]
@@ -137,10 +129,10 @@ def setting_name(task_cfg: DictConfig) -> str:
     nearest = min(differing, key=lambda name: len(differing[name]))
     label = [nearest, *differing[nearest]]
     if differing[nearest] and "levels" not in task_cfg:
-        label = differing["baseline"]
+        label = differing[BASELINE]
     test_seq_len = task_cfg.get("test_seq_len")
     if test_seq_len not in (None, task_cfg.seq_len):
-        label = [*(label if label != ["baseline"] else []), f"test_seq_len={test_seq_len}"]
+        label = [*(label if label != [BASELINE] else []), f"test_seq_len={test_seq_len}"]
     return ",".join(label)
 
 
@@ -172,27 +164,17 @@ def build_task(task_cfg: DictConfig) -> Task:
     return task
 
 
-def described(task_cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
-    """The task, and its resolved keys with the name of its setting and its class's defaults; errors as `build_task`."""
-    task = build_task(task_cfg)
-    keys = cast(dict[str, Any], OmegaConf.to_container(task_cfg, resolve=True, throw_on_missing=True))
-    keys["setting"] = setting_name(task_cfg)
-    keys["test_seq_len"] = task.test_seq_len  # null for the length of the other rows: the same run
-    return task, keys | present(defaults_of(type(task), keys))
-
-
 def _check_setting(task_cfg: DictConfig) -> None:
     """Raises ValueError for a setting that there is not, or whose parameter does not reach the task."""
     setting = task_cfg.get("setting")
     follows = any(OmegaConf.is_interpolation(task_cfg, str(key)) for key in task_cfg)
     if setting not in settings_of(task_cfg) and not follows:
         return  # only a label, as in the resolved config of a run
-    for key in _parameters(task_cfg, setting):
+    for key, value in _parameters(task_cfg, setting).items():
         if key not in task_cfg:
             raise ValueError(f"task={task_cfg.name}: {key} is missing: add `{key}: ${{setting:{key}}}` to its yaml")
-    changed = {} if "levels" in task_cfg else settings_of(task_cfg)[setting]
-    for key, value in changed.items():
-        if task_cfg[key] != value:
+        is_changed = "levels" not in task_cfg and value != task_cfg.baseline[key]
+        if is_changed and task_cfg[key] != value:
             raise ValueError(
                 f"task.setting={setting} has no effect, because task.{key}={task_cfg[key]} is set as well, directly or"
                 " by an experiment: leave one of them out"

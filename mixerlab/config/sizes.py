@@ -3,11 +3,9 @@
 import functools
 import json
 import logging
-from collections.abc import Mapping
 from typing import Any, cast
 
 from hydra.conf import HydraConf
-from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.arguments import check_arguments
@@ -20,14 +18,14 @@ from mixerlab.training.population import seeded
 log = logging.getLogger(__name__)
 
 
-def match_params(cfg: DictConfig, hydra_config: HydraConf, loader: ConfigLoader) -> None:
-    """Sets `model.d_ff` of a composed config; arguments as for `compose.complete`."""
+def match_params(cfg: DictConfig, hydra_config: HydraConf) -> None:
+    """Sets `model.d_ff` of a composed config."""
     model, own = (cast(dict[str, Any], OmegaConf.to_container(cfg[key], resolve=True)) for key in ("model", "mixer"))
     check_arguments("model", ModelConfig, model, yaml="the yamls in conf/")
     name = model["match_params"]
     if model.get("d_ff") is not None:
         raise ValueError(f"model.match_params={name} sets model.d_ff, and model.d_ff={model['d_ff']} is set as well")
-    other = composed_mixer(name, hydra_config, loader)
+    other = composed_mixer(name, hydra_config)
     if is_hybrid(other):
         raise ValueError(f"model.match_params={name}: name a mixer, not a hybrid")
     for mixer in (own, other):
@@ -45,7 +43,11 @@ def _matched(own: str, other: str, model: str, code: tuple[str, str]) -> int | N
     """
     keys, name = ModelConfig(**json.loads(model)), json.loads(other)["name"]
     usual, per_unit = inner_width(keys.d_model), 3 * keys.d_model * keys.n_layers
-    ours, theirs = (_parameters(json.loads(mixer), keys) - per_unit * usual for mixer in (own, other))
+    # With a vocabulary of 1: what the task adds is the same for all mixers.
+    with seeded(0):
+        makers = [mixer_makers(json.loads(mixer), keys.n_layers) for mixer in (own, other)]
+        models = [model_of(mixers, keys, TaskShape(1, 1)) for mixers in makers]
+    ours, theirs = (sum(each.numel() for each in one.parameters()) - per_unit * usual for one in models)
     d_ff = GRANULE * round((usual + (theirs - ours) / per_unit) / GRANULE)
     if d_ff < GRANULE:
         raise ValueError(
@@ -57,10 +59,3 @@ def _matched(own: str, other: str, model: str, code: tuple[str, str]) -> int | N
         *(name, d_ff, f"{ours + per_unit * d_ff:,}", name, f"{theirs + per_unit * usual:,}"),
     )
     return None if d_ff == usual else d_ff
-
-
-def _parameters(mixer: Mapping[str, Any], keys: ModelConfig) -> int:
-    """Of the language model with a vocabulary of 1: what the task adds is the same for all mixers."""
-    with seeded(0):
-        model = model_of(mixer_makers(mixer, keys.n_layers), keys, TaskShape(1, 1))
-    return sum(parameter.numel() for parameter in model.parameters())

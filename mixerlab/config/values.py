@@ -17,12 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 from mixerlab.config.arguments import check_arguments, class_of, defaults_of, subclass_of
 from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
-from mixerlab.config.settings import build_task, described
+from mixerlab.config.settings import build_task, setting_name
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.block import GRANULE
 from mixerlab.records.code_version import code_version
 from mixerlab.records.files import Unreadable, read_record
-from mixerlab.records.identity import DATA_PATHS, present, replicas_of
+from mixerlab.records.identity import DATA_PATHS, replicas_of
 from mixerlab.records.named import check_sweep_name
 from mixerlab.records.schema import Record, changed_code, check_name, rows_digest
 from mixerlab.tasks.base import Task
@@ -101,14 +101,15 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
     """What a composed config asks for: the task, the config, and the `code_versions` of that.
 
     The config is resolved, with its setting's name, constructors' defaults and its dataset's digest and absolute path.
-    With the versions of the code is that of the run that it starts from, as `start_from`.
     """
     with one_line_refusals():  # a value that is ???, or ${nothing}
         check_arguments("", RunConfig, cfg, yaml="conf/config.yaml")
         RunConfig(**{str(key): value for key, value in cfg.items()})
-        task, task_keys = described(cfg.task)  # first: its message for a wrong setting is the clear one
-        resolved = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
-        config = resolved | {"task": task_keys}
+        task = build_task(cfg.task)  # first: its message for a wrong setting is the clear one
+        config = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+    # Test rows as long as the others are null: the same run.
+    config["task"] |= {"setting": setting_name(cfg.task), "test_seq_len": task.test_seq_len}
+    config["task"] |= defaults_of(type(task), config["task"])
     _check(config, task)
     code = code_versions(config)
     if (start := config["model"]["start_from"]) is not None:
@@ -137,7 +138,11 @@ def _check(config: dict[str, Any], task: Task) -> None:
         keys(**config[group])
     if is_hybrid(config["mixer"]):
         check_keys(config["mixer"], config["model"]["n_layers"])
-    _check_data(config["task"])
+    data_dir, allowed = config["task"]["data_dir"], config["task"]["allow_shared_rows"]
+    if data_dir is not None and (not isinstance(data_dir, str) or not data_dir.strip()):
+        raise ValueError(f"task.data_dir={data_dir!r} must be the name of a folder, or null")
+    if type(allowed) is not bool:
+        raise ValueError(f"task.allow_shared_rows={allowed!r} must be true or false")
     replicas_of(config)
     stop = config["trainer"]["stop_above"]
     if task.score.is_accuracy and stop is not None and stop >= 1:
@@ -155,12 +160,10 @@ def _steps_of(config: Mapping[str, Any], task: Task) -> int:
     return passes * math.ceil(num_rows / batch_size) + math.ceil(left / batch_size)
 
 
-def _fraction(number: int, *, _root_: DictConfig) -> float:
-    return number / _steps_of(_root_, build_task(_root_.task))
-
-
 # `${steps:750}`: so many steps as a fraction of the training.
-OmegaConf.register_new_resolver("steps", _fraction, replace=True)
+OmegaConf.register_new_resolver(
+    "steps", lambda number, *, _root_: number / _steps_of(_root_, build_task(_root_.task)), replace=True
+)
 
 
 def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
@@ -183,7 +186,7 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
         raise ValueError(f"{key} is missing: add it to the yaml of {name}, or leave ~{key} away")
     args = {key: value for key, value in part.items() if key not in own}
     check_arguments(prefix, component, args, supplied, f"the yaml of {name}")
-    part |= present(defaults_of(component, (*part, *supplied)))
+    part |= defaults_of(component, (*part, *supplied))
     for key in PARTS if issubclass(component, TorchOptimizer) else ():
         if part.get(key) is not None:
             _check_inner(f"{prefix}.{key}", part[key])
@@ -204,21 +207,13 @@ def _check_inner(prefix: str, part: Any) -> None:
         )
     own = {key: value for key, value in part.items() if key != "_target_"}
     check_arguments(prefix, component, own, ("params", "lr"), f"the keys of {prefix}")
-    part |= present(defaults_of(component, (*part, "params", "lr")))
+    part |= defaults_of(component, (*part, "params", "lr"))
 
 
 def asked_for(target: str, keys: Collection[Any]) -> list[str]:
     """Of `layer_idx`, from 0 on, and `num_layers` what the class of a mixer takes and the `keys` of its yaml lack."""
     taken = inspect.signature(class_of(target)).parameters
     return [key for key in ("layer_idx", "num_layers") if key in taken and key not in keys]
-
-
-def _check_data(task: Mapping[str, Any]) -> None:
-    data_dir, allowed = task["data_dir"], task["allow_shared_rows"]
-    if data_dir is not None and (not isinstance(data_dir, str) or not data_dir.strip()):
-        raise ValueError(f"task.data_dir={data_dir!r} must be the name of a folder, or null")
-    if type(allowed) is not bool:
-        raise ValueError(f"task.allow_shared_rows={allowed!r} must be true or false")
 
 
 def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
@@ -239,7 +234,12 @@ def kept_record(folder: Path, force: bool | Literal["changed"], code: Mapping[st
 
     `code` is what `checked` gives of the run. Raises `Unreadable`.
     """
-    record = None if force is True else read_record(folder)
+    try:
+        record = None if force is True else read_record(folder)
+    except Unreadable as error:
+        if isinstance(error.__cause__, OSError):  # it may be whole
+            raise
+        raise Unreadable(f"{error}; force=true trains the run once more") from error
     if record is None or record.status != "finished" or (force == CHANGED and changed_code(record, code)):
         return None
     return record

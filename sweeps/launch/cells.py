@@ -16,7 +16,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.checks.buildable import check_buildable
-from mixerlab.config.compose import complete, without_hydra
+from mixerlab.config.compose import completed
 from mixerlab.config.hints import UnknownKey, unknown_key
 from mixerlab.config.project import command_line_folders, note_folders, use_folders
 from mixerlab.config.settings import settings_of
@@ -116,10 +116,7 @@ class Composer:
         applied, without = overrides, dict[str, UnknownKey]()
         while True:
             try:
-                with_hydra = self.loader.load_sweep_config(self.config, list(applied))
-                cfg = without_hydra(with_hydra)
-                complete(cfg, with_hydra.hydra, self.loader)
-                return cfg, applied, without
+                return completed(self.loader.load_sweep_config(self.config, list(applied))), applied, without
             except ConfigCompositionException as error:
                 if (unknown := unknown_key(error)) is None or unknown.key.partition(".")[0] not in CHOICES:
                     raise

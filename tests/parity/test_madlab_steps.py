@@ -86,11 +86,11 @@ def test_twenty_steps_are_mad_labs(case):
     with np.load(DATA / "batches.npz") as file:
         inputs, targets = (torch.from_numpy(file[f"{cfg.task.name}.{part}"]).long() for part in ("inputs", "targets"))
     options = {key: value for key, value in cfg.optimizer.items() if key not in ("lr", "weight_decay")}
-    optimizer = maker(options | {"_target_": cfg.optimizer._target_})(
+    optimizer = maker(options | {"_target_": cfg.optimizer._target_}, "optimizer")(
         population=population,
         lr=[settings["lr"]],
         weight_decay=settings["weight_decay"],
-        schedule=maker(cfg.schedule)(),
+        schedule=maker(cfg.schedule, "schedule")(),
         total_steps=settings["steps"],
     )
     assert isinstance(optimizer, AdamW)

@@ -198,7 +198,7 @@ class Unbounded(Bits):
 )
 def test_a_score_that_is_no_number_for_each_replica_fails_at_once(project, tmp_path, task, message):
     run = ("mixer=attn", "task=echo", f"task._target_={__name__}.{task.__name__}", *TINY, f"results_dir={tmp_path}")
-    outcome = run_py("--config-dir", str(project), *run, "trainer.epochs=3")
+    outcome = run_py(*project, *run, "trainer.epochs=3")
     assert outcome.code == 1 and f"error: {message}" in outcome.err
     ((_, record),) = records(tmp_path).items()
     assert record["status"] == "failed" and record["error"].startswith(message)
@@ -219,13 +219,13 @@ def test_the_plain_values_of_a_yaml_are_its_baseline(project):
 
 
 def test_a_level_counts_although_the_yaml_has_a_plain_value_too(project):
-    with (project / "task" / "echo.yaml").open("a") as file:
+    with Path(project[1], "task", "echo.yaml").open("a") as file:
         file.write(
             "setting: long\nlevels: {long: {seq_len: 32, test_seq_len: 64}, short: {seq_len: 8, test_seq_len: 8}}\n"
         )
 
     def lengths(*overrides):
-        task = build_task(compose("task=echo", *overrides, config_dir=project).task)
+        task = build_task(compose("task=echo", *overrides, config_dir=project[1]).task)
         return task.seq_len, task.test_seq_len
 
     assert lengths() == (32, 64) and lengths("task.setting=short") == (8, None)
