@@ -82,8 +82,6 @@ class PopulationTraining(L.LightningModule):
         self.make_optimizer, self.config = make_optimizer, config
         self.cache, self.graph_key, self.series = cache, graph_key, series
         self.score, self.score_from = score, score_from
-        for split in EVALUATED:  # what a task gives is looked at before the first epoch
-            with_score(means_of(torch.ones(SUMS, len(population))), split, score, score_from)
         self.history: list[dict] = []
         self.notes: list[str] = []  # of this run, for its record
         self.unread: _Epoch | None = None

@@ -192,7 +192,7 @@ class Unbounded(Bits):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (Averaged, "bits_per_token: score_from gives tensor(1.), and must give a tensor like means['loss']"),
+        (Averaged, "bits_per_token: score_from gives tensor("),
         (Unbounded, "bits_per_token: score_from gives inf on val after epoch 1, where the loss is"),
     ],
 )
