@@ -115,6 +115,8 @@ def continue_text(
 ) -> str:
     """The prompt and `tokens` more, each drawn from the softmax of the logits over `temperature`, in float32.
 
+    At a temperature of 0 each is the likeliest token.
+
     ValueError as `mixerlab.load`; for a run of another task than text, or of a BPE of another text by now; for an empty
     prompt or a number below 0.
     """

@@ -42,7 +42,8 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
         for folder in folders:
             _check_run(folder)
             for name in FILES:
-                member, content = tarfile.TarInfo(f"runs/{folder.name}/{name}"), (folder / name).read_bytes()
+                content = (folder / name).read_bytes()
+                member = tarfile.TarInfo(f"runs/{folder.name}/{name}")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
     replace_file(Path(file).resolve(), whole.getvalue())

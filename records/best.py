@@ -41,7 +41,8 @@ def best_trial(
     another must lead by more than `MARGIN`: a mean over fewer seeds is higher by luck. Between equals, one with more
     seeds wins, then the better mean over its own seeds, then one inside the grid, then the smaller learning rate.
 
-    `rows` are of a record, which has one configuration, or of `collect`, whose `config` names it.
+    `rows` are of a record, which has one configuration, or of `collect`, whose `config` names it. No rows and False if
+    no replica finished.
     """
     column, sign = chosen_by(selection, score), score.sign
     finished = defaultdict[tuple[str, float], list[Mapping[str, Any]]](list)

@@ -148,8 +148,9 @@ def failed_record(
     """The record of a run that raised: one failed row for each learning rate and seed, without results."""
     nothing = dict.fromkeys(result_columns(score)) | {"status": "failed", "error": error}
     rows = [labels | nothing for labels in labels_of_replicas(config)]
-    identity, origin = run_id(config), dict(provenance)
-    return Record(run_id=identity, status="failed", error=error, rows=rows, score=score, provenance=origin)
+    return Record(
+        run_id=run_id(config), status="failed", error=error, rows=rows, score=score, provenance=dict(provenance)
+    )
 
 
 def rows_digest(record: Record) -> str:

@@ -48,6 +48,7 @@ def test_a_copied_yaml_is_refused_everywhere(own, file, parts):
         ("mixer/mine", f"# @package _global_\n{YAML.format(name='mine')}", ("mixer=mine", "@package")),
         ("mixer/mine", "name: mine\n_target_: : a.b\n", ("mine.yaml, line 2",)),
         ("experiment/small", "defaults: [{override /task: sc}]\n", ("experiment/small.yaml", "`# @package _global_`")),
+        ("experiment/small", "# Small.\n# @package _global_\nseed: 1\n", ("experiment/small.yaml", "must begin")),
         # In the place of one of ours, which Hydra would take without a word.
         ("task/icr", "name: icr\n", ("conf/task/icr.yaml", "another")),
         ("hydra/launcher/slurm", "name: slurm\n", ("conf/hydra/launcher/slurm.yaml", "another")),
@@ -149,6 +150,12 @@ def test_a_check_refuses_a_setting_that_it_does_not_use_or_no_run_takes(setting,
     with pytest.raises(ValueError, match=re.escape(setting)):
         check(["value_average", setting])
     assert not capsys.readouterr().out
+
+
+def test_a_check_names_the_layer_of_a_hybrid_once(mine):
+    with pytest.raises(ValueError) as caught:
+        check(["hybrid", "mixer.layers=[attn,mine]", *mine("Fails")])
+    assert str(caught.value).startswith("mixer.options.1=mine: KeyError"), caught.value
 
 
 class Gated(Attention):

@@ -95,7 +95,9 @@ def with_score(
     assert score_from is not None, "a score of a task's own"
     found, loss = score_from(means, split), means["loss"]
     if not isinstance(found, Tensor) or found.shape != loss.shape:
-        raise RefusedCode(f"{score.name}: score_from gives {found!r}, and must give a tensor like means['loss']")
+        given = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        must = f"a tensor {list(loss.shape)} like means['loss']"
+        raise RefusedCode(f"{score.name}: score_from gives {given}, and must give {must}")
     return {**means, score.name: found.where(loss.isfinite(), math.nan)}
 
 

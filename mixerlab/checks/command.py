@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")
     args = parser.parse_intermixed_args(arguments)
     name = args.name.removeprefix("mixer=")
+    label = f"mixer={name}"
     try:
         if unused := [text for text in args.overrides if not text.lstrip("+~").startswith(("mixer.", *MODEL_KEYS))]:
             raise ValueError(f"a check uses keys of the mixer, {', '.join(MODEL_KEYS)}, not {unused[0]}")
@@ -34,11 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with one_line_refusals():
             config = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
         check_arguments("model", ModelConfig, config["model"])
-        for prefix, mixer in mixers_of(config["mixer"]).items():
-            name = mixer["name"]
+        mixers = mixers_of(config["mixer"])
+        for prefix, mixer in mixers.items():
+            label = f"{prefix}={mixer['name']}"
             check_component(prefix, mixer, "mixer")
         parts = Parts.of(config)
-        for name, make in parts.mixers:
+        for prefix, (name, make) in zip(mixers, parts.mixers, strict=True):
+            label = f"{prefix}={name}"
             decision = check_everything(partial(make, d_model=parts.model.d_model), parts.model.d_model)
             print(f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, states")
             print(decision.why or "replicas compute side by side, under vmap")
@@ -47,5 +50,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for warning in parts.initial_value_warnings(autoencode=False):
             print(f"note: {warning}")
     except ValueError as error:
-        said = str(error).removeprefix("mixer=").removeprefix(f"{name}: ")
-        raise ValueError(f"mixer={name}: {said}") from error
+        raise ValueError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from error

@@ -5,6 +5,7 @@ folder that holds `conf`: `_target_: mixers.ema.MovingAverage` is `mixers/ema.py
 """
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -79,7 +80,8 @@ def check_yamls(folders: Sequence[Path]) -> None:
                 OmegaConf.load(path)
             except (OSError, ValueError) as error:  # which do not name it, as PyYAML's do
                 raise ValueError(f"{path} cannot be read: {reason(error)}") from error
-            if file.parts[0] == "experiment" and "@package _global_" not in path.read_text():
+            # Behind another line, even a comment, Hydra does not see it.
+            if file.parts[0] == "experiment" and not re.match(r"\s*#\s*@package +_global_", path.read_text()):
                 raise ValueError(f"{path}: an experiment's yaml must begin with the line `# @package _global_`")
         owners[folder] = str(folder)
 

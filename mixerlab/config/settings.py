@@ -31,7 +31,7 @@ _OTHER_KEYS = (*_BASE_KEYS, "baseline", "changes", "levels", "data_sha256")
 
 
 def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
-    """The named settings, the baseline first: name -> all parameters that some setting changes."""
+    """The named settings, the baseline first: name -> all parameters of `baseline` or of a level."""
     name = task_cfg.get("name", "?")
     for key in _BASE_KEYS:
         if key not in task_cfg:

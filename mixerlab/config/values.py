@@ -101,6 +101,7 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
     """What a composed config asks for: the task, the config, and the `code_versions` of that.
 
     The config is resolved, with its setting's name, constructors' defaults and its dataset's digest and absolute path.
+    With the versions of the code is that of the run that it starts from, as `start_from`.
     """
     with one_line_refusals():  # a value that is ???, or ${nothing}
         check_arguments("", RunConfig, cfg, yaml="conf/config.yaml")

@@ -192,7 +192,7 @@ class Unbounded(Bits):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (Averaged, "bits_per_token: score_from gives tensor("),
+        (Averaged, "bits_per_token: score_from gives a tensor [], and must give a tensor [2]"),
         (Unbounded, "bits_per_token: score_from gives inf on val after epoch 1, where the loss is"),
     ],
 )
