@@ -133,7 +133,8 @@ class Exits(Attention):
 @pytest.mark.parametrize(("mixer", "error"), [(Broken, "KeyError: 'gone'"), (Exits, "SystemExit: 3")])
 def test_a_failed_run_is_recorded_with_its_error(tmp_path, mixer, error):
     results = tmp_path / "results"
-    outcome = run_py(*ATTN, f"results_dir={results}", f"mixer._target_={__name__}.{mixer.__name__}")
+    command = (*ATTN, f"results_dir={results}", f"mixer._target_={__name__}.{mixer.__name__}")
+    outcome = run_py(*command)
     line = mixer.forward.__code__.co_firstlineno + 1
     error += f", in {mixer.__name__}.forward ({__file__}:{line})"
     ((run_id, record),) = records(results).items()
@@ -141,3 +142,4 @@ def test_a_failed_run_is_recorded_with_its_error(tmp_path, mixer, error):
     assert outcome.code == 1 and outcome.err.splitlines()[-1] == told and "Traceback" not in outcome.err
     assert record["status"] == "failed" and record["error"] == error
     assert "Traceback" in (run_folder(results, run_id) / "error.txt").read_text()
+    assert run_py(*command).err.splitlines()[-1] == told  # it is tried again

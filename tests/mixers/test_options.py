@@ -44,7 +44,10 @@ def test_a_cast_to_16_bits_leaves_the_rotary_frequencies(name):
     ("module", "name", "options", "operator", "normed"),
     [
         (attn, "attn", {}, "softmax_attention", "qk"),
-        (parallax, "parallax", {"rope_on_rho": True, "zero_init_rho": False}, "parallax_attention", "qkr"),
+        *(
+            (parallax, "parallax", {"rope_on_rho": rotates, "zero_init_rho": False}, "parallax_attention", "qkr")
+            for rotates in (True, False)
+        ),
     ],
 )
 def test_norms_are_pytorchs_before_the_rotation(module, name, options, operator, normed):
@@ -59,7 +62,8 @@ def test_norms_are_pytorchs_before_the_rotation(module, name, options, operator,
     frequency = 10_000.0 ** (-torch.arange(0, 16, 2) / 16)
     for name, norm in norms.items():
         expected = norm(getattr(mixer, f"{name}_proj")(x).unflatten(-1, (2, 16)))
-        torch.testing.assert_close(given[name], formulas.rotary(expected, frequency))
+        rotated = formulas.rotary(expected, frequency)
+        torch.testing.assert_close(given[name], rotated if name != "r" or options["rope_on_rho"] else expected)
     assert {norm.eps for norm in norms.values()} == {NORM_EPS}
 
 

@@ -97,6 +97,12 @@ def test_the_best_learning_rate(tmp_path, scores, lr, mean, edge):
     assert (cell.lr, cell.mean, cell.entry.edges, cell.n) == (lr, mean, edge, 1)
 
 
+@pytest.mark.parametrize(("score", "wider"), [(0.99, False), (0.97, True)])
+def test_near_perfect_is_the_mean_over_the_seeds_of_the_rate(score, wider):
+    """The other seed counts against it among the rates, and not in what the tables show."""
+    assert best_trial(trial_rows({1e-3: {0: score}, 5e-3: {0: 0.5, 1: 0.3}}), "official")[1] == wider
+
+
 def test_clean_chooses_on_validation_and_reports_test(tmp_path):
     fakes.add_run(tmp_path, [(0.9, 0.6), (0.7, 0.8), (0.8, 0.7)])
     official, clean = only_cell(tmp_path, "official"), only_cell(tmp_path, "clean")

@@ -44,6 +44,7 @@ def test_identity_is_stable():
         ("task.setting", "seq_len-128"),
         ("optimizer.lr", [0.005, 0.0005, 0.001]),
         ("seed", [0]),
+        ("model.d_model", 128.0),
         ("mixer.a_later_key", False),
         ("model.a_later_key", None),
     ],
@@ -61,6 +62,7 @@ def test_identity_ignores(key, value):
         ("mixer.a_later_key", True),
         ("mixer.a_later_key", 0),
         ("task.data_dir", "data"),
+        ("task.levels_of_noise", 2),  # of a user's task, whose name begins as that of a label does
         ("optimizer.lr", [5e-4, 1e-3]),
         ("seed", [0, 1]),
         ("schedule.decay", None),

@@ -61,6 +61,13 @@ def test_tables_by_hand(cells):
     assert {"†", "†k:", "*", "(k/n):"} <= means and settings & {"†", "†k:", "*", "(k/n):"} == {"†"}
 
 
+def test_own_tasks_are_no_part_of_the_mean_of_mads(tmp_path):
+    for task, score in (("icr", 0.2), ("mem", 0.4), ("own", 0.9)):
+        fakes.add_run(tmp_path, [0.1, score, 0.1], task=task)
+    table = task_table(fakes.cells_of(tmp_path))
+    assert texts(table)["Avg",] == ["0.300"] and "Avg is the mean of MAD's tasks, without own." in table.notes
+
+
 def test_an_interval_over_seeds(tmp_path):
     # Task means by seed: seed 0 (0.8 + 0.6) / 2 = 0.7, seed 1 (0.6 + 0.4) / 2 = 0.5; standard error 0.1, t 12.706.
     fakes.add_run(tmp_path, [0.1, 0.8, 0.1, 0.1, 0.6, 0.1], seed=[0, 1])

@@ -135,6 +135,23 @@ def test_a_broken_rule_is_named_with_its_row(task, split, inputs, targets, array
     assert (error.value.array, error.value.row) == (array, 2)
 
 
+def test_a_sample_of_the_rows_is_spread_over_all():
+    rows = np.array([CMP_ROW] * 9 + [changed(CMP_ROW, p5=1)])
+    with pytest.raises(TaskRuleError, match="the last position holds") as error:
+        CMP.check(rows, rows, "train", most=3)
+    assert error.value.row == 9
+
+
+CHANCES = [(ICR, 1 / 4), (FCR, 1 / 5), (MEM, 1 / 4), (CMP, 2 / 9), (SC, 1 / 6), (MQAR, 1 / 6), (S3, 1 / 6)]
+
+
+@pytest.mark.parametrize(("task", "chance"), CHANCES)
+def test_chance_is_that_of_a_guess_among_what_targets_can_be(task, chance):
+    """The compress token is always right: (1 + 8 * 1 / 8) / 9."""
+    _, targets = task.generate(1000, np.random.default_rng(0), "test")
+    assert task.chance == chance == (1 + (task is CMP)) / len(set(targets.flatten()) - {IGNORE_INDEX})
+
+
 def test_arrays_of_another_shape_are_refused():
     with pytest.raises(TaskRuleError, match=r"targets: shape is \(1, 5\), must be \(1, 6\)"):
         CMP.check(np.array([CMP_ROW]), np.array([CMP_ROW[:-1]]), "train")

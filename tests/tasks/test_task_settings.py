@@ -33,6 +33,7 @@ def test_challenge_levels_are_the_papers(name):
         ("ncr", dict(frac_noise=0), "frac_noise=0"),
         ("ncr", dict(frac_noise=0.0), "frac_noise=0"),  # the same run
         ("icr", dict(test_seq_len=256), "test_seq_len=256"),
+        ("icr", dict(test_seq_len=128), "baseline"),  # the same rows
         ("mqar", dict(test_seq_len=256), "8-128,test_seq_len=256"),
     ],
 )

@@ -5,6 +5,7 @@ import signal
 import numpy as np
 from tiny_training import LENGTH, VOCAB, checkpoint_of, equal, fit, interrupted, splits
 
+from mixerlab.training.callbacks import ResumePoint
 from mixerlab.training.optimizers import Muon
 
 
@@ -26,6 +27,12 @@ def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path, caplog)
     assert behind_the_end.metrics.equals(unbroken.metrics) and behind_the_end.tokens == 0
     rows_of = unbroken.metrics["replica"].value_counts()
     assert rows_of[2] == 1 and rows_of[0] <= 5 and rows_of[1] == 8  # two were frozen before the failure
+
+
+def test_the_time_of_all_trainings_before_is_added_up(tmp_path):
+    point = ResumePoint(tmp_path / "resume.ckpt", every=0, at_end=False)
+    point.load_state_dict({"spent_s": 1000.0})
+    assert 1000 < point.state_dict()["spent_s"] < 2000
 
 
 def test_a_cluster_around_it_changes_nothing(tmp_path, monkeypatch):

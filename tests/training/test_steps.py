@@ -3,6 +3,7 @@
 import pytest
 import torch
 from every_mixer import MIXERS, mixer_of
+from stateful_mixers import Dropped, model_with
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -80,3 +81,13 @@ def test_parts_of_a_batch_have_its_gradient(parts):
     )
     torch.testing.assert_close(own_loss, loss)
     assert (own_gradient - gradient).norm() <= 2e-6 * gradient.norm()
+
+
+def test_dropout_is_on_in_training_and_off_in_scoring():
+    population = Population(model_with(Dropped, VOCAB), [0, 1])
+    population.compute_in_a_loop()
+    tokens, rows = torch.randint(VOCAB, (20, LENGTH)), torch.randint(20, (2, 8))
+    optimizer = AdamW(population, [1e-3, 1e-2], WSD(), 10)
+    steps = PopulationSteps(population, optimizer, Examples(tokens, tokens.roll(1), ALL), bf16=False)
+    (loss, _), (other_loss, _) = (steps._loss_and_gradient(rows) for _ in range(2))
+    assert (loss != other_loss).all() and torch.equal(steps.score(rows), steps.score(rows))
