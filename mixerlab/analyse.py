@@ -18,7 +18,7 @@ from mixerlab.analysis.inside import QUANTILES, measure, score_maps
 from mixerlab.config.project import ConfigDir
 from mixerlab.loading import Loaded, check_files, checked_folder, load, splits_of
 from mixerlab.records.atomic import replace_file
-from mixerlab.records.files import check_writable, read_config, read_metrics, snapshot, weights_file
+from mixerlab.records.files import check_writable, read_config, read_metrics, snapshot, weights_file, weights_files
 from mixerlab.sweeps.figures import inside as figures
 from mixerlab.sweeps.figures.sheet import FORMATS, save
 from mixerlab.sweeps.tables.cells import best_per_cell
@@ -66,7 +66,7 @@ def analyse(
     if rows < 1:
         raise ValueError(f"rows={rows} must be at least 1")
     by_id = {folder.name: folder for folder in map(checked_folder, runs)}  # given twice, it would be two seeds
-    kept = [folder for folder in by_id.values() if any(folder.glob("replica-*.official.safetensors"))]
+    kept = [folder for folder in by_id.values() if any(".official." in path.name for path in weights_files(folder))]
     folders = kept or list(by_id.values())  # without any, `load` says how to keep them
     if left_out := len(by_id) - len(folders):
         log.warning("%d of %d runs kept no official weights, and are left out", left_out, len(by_id))
@@ -144,8 +144,8 @@ def _moments(
         loaded = load(folder, config_dir=config_dir)  # which says what is wrong with the run
         if (key := json.dumps(loaded.config["task"], sort_keys=True)) not in read:
             check_files(loaded)
-            tokens_of_task = splits_of(loaded.task, loaded.config)["test"][0][:rows]
-            read[key] = torch.from_numpy(tokens_of_task.astype(np.int64)).to(device)
+            test_tokens = splits_of(loaded.task, loaded.config)["test"][0][:rows]
+            read[key] = torch.from_numpy(test_tokens.astype(np.int64)).to(device)
         tokens = None
         if (metrics := read_metrics(folder)) is not None and "token" in metrics:
             tokens = metrics.groupby(metrics["epoch"] + 1)["token"].max()

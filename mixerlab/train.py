@@ -58,7 +58,9 @@ class RunFailed(RuntimeError):
     `traceback` is the file that has it; None if the message says all, as that of a refusal does.
     """
 
-    traceback: Path | None = None
+    def __init__(self, message: str, traceback: Path | None = None):
+        super().__init__(message)
+        self.traceback = traceback
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,9 +210,7 @@ def _failure(this: _Run, error: BaseException, origin: Mapping[str, Any], repeat
         files.write_record(this.folder, failed_record(this.config, reason, provenance(**origin), this.task.score))
     file = this.folder / files.ERROR_FILE
     replace_file(file, "".join(traceback.format_exception(error)))
-    failed = RunFailed(reason)
-    failed.traceback = None if isinstance(error, RefusedCode) else file
-    return failed
+    return RunFailed(reason, None if isinstance(error, RefusedCode) else file)
 
 
 def _write_weights(folder: Path, record: Record, weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:

@@ -69,6 +69,7 @@ def test_a_sweep_that_is_stopped_ends_with_its_processes_and_says_how_it_goes_on
     until = time.monotonic() + 120
     while process.poll() is None and not list(tmp_path.glob("runs/*/resume-*")) and time.monotonic() < until:
         time.sleep(0.01)
+    assert list(tmp_path.glob("runs/*/resume-*"))
     stop(process.pid, number)
     output, _ = process.communicate(timeout=60)
     until = time.monotonic() + 10

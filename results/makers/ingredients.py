@@ -70,7 +70,8 @@ def effects_figure(
             for y, effects_on in enumerate(found.values()):
                 if task in effects_on:
                     own = effects_on[task]
-                    half, inside = half_width(error_of_mean(own)), None if len(own) > 1 else "white"
+                    half = half_width(error_of_mean(own))
+                    inside = None if len(own) > 1 else "white"
                     panel.errorbar(fmean(own), y, xerr=half, fmt="o", markerfacecolor=inside, **EFFECT)
                     for sign, head in ((-1, "<"), (1, ">")):
                         if sign * fmean(own) + half > LIMIT:

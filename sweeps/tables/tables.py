@@ -22,8 +22,8 @@ STATUSES = ("diverged", "failed", "missing", "ok")  # the worst first
 INTERVAL = "After ±, half of Student's 95% interval of the mean over seeds, (n) of them where others have more."
 UNEVEN = "(n to m seeds): the settings have different seeds. If some have one, the ± is a lower bound."
 _BOLD = (
-    "Bold: the best, and every score whose difference from it has a 95% interval (Welch's) that includes 0; only those"
-    " with two seeds or more of each setting."
+    "Bold: of the scores with two seeds or more of each setting the best, and every one whose difference from it has a"
+    " 95% interval (Welch's) that includes 0; nothing where one with fewer seeds is ahead."
 )
 _ONE_SEED = "One seed: nothing is bold, since nothing says how far seeds differ."
 _EDGE = (
