@@ -34,9 +34,10 @@ def options_on_gpu(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def forward_and_gradients(function: Callable, inputs: Sequence[Tensor], d_o: Tensor) -> list[Tensor]:
     """The output and the gradients of the inputs; those of a layer's parameters are computed, too."""
     leaves = [x.detach().requires_grad_() for x in inputs]
-    is_layer = isinstance(function, nn.Module)  # which has float32 parameters, and so needs autocast for bfloat16
-    parameters = function.parameters() if is_layer else ()
-    with torch.autocast(d_o.device.type, torch.bfloat16, enabled=is_layer and d_o.dtype == torch.bfloat16):
+    parameters = list(function.parameters()) if isinstance(function, nn.Module) else []
+    # A layer's parameters are float32; what has none gets all its inputs as they are to be.
+    is_mixed = bool(parameters) and d_o.dtype == torch.bfloat16
+    with torch.autocast(d_o.device.type, torch.bfloat16, enabled=is_mixed):
         o = function(*leaves)
     o = o[0] if isinstance(o, tuple) else o  # a peer returns its state, too
     return [o.detach(), *torch.autograd.grad(o, [*leaves, *parameters], d_o, allow_unused=True)[: len(leaves)]]
