@@ -27,24 +27,33 @@ class RefusedMixer(RefusedCode):
 
 
 def with_place(error: BaseException) -> str:
-    """One line: the type of `error`, its message, and `function (file:line)` of the innermost frame of the user's code.
+    """One line: what `error` says, and `function (file:line)` of the innermost frame of the user's code.
 
-    That is code outside mixerlab (its mixers count as a user's), PyTorch and the other libraries that call a mixer. If
-    the user's code calls an installed package, as a wrapped layer does, it is the user's line that is named.
+    It says its type and message or, as a ValueError, its message alone. The user's is code outside mixerlab, PyTorch
+    and the other libraries that call a mixer; mixerlab's mixers count as a user's, but for a ValueError that mixerlab
+    raises, which says what to change. If the user's code calls an installed package, as a wrapped layer does, it is the
+    user's line that is named.
     """
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _may_be_the_users(frame)]
+    trace = list(traceback.walk_tb(error.__traceback__))
+    is_refusal = isinstance(error, ValueError)
+    said = (is_refusal and message_of(error)) or type_and_message(error)
+    is_ours = is_refusal and bool(trace) and _package(trace[-1][0]) == "mixerlab"
+    frames = [(frame, line) for frame, line in trace if _may_be_the_users(frame, is_ours)]
     own = [(frame, line) for frame, line in frames if not INSTALLED & set(Path(frame.f_code.co_filename).parts)]
     if not frames:
-        return type_and_message(error)
+        return said
     frame, line = (own or frames)[-1]
-    return f"{type_and_message(error)}, in {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
+    return f"{said}, in {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
 
 
-def _may_be_the_users(frame: FrameType) -> bool:
-    module = frame.f_globals.get("__name__", "")
-    package = module.partition(".")[0]
+def _package(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__", "").partition(".")[0]
+
+
+def _may_be_the_users(frame: FrameType, is_ours: bool) -> bool:
+    package = _package(frame)
     if package == "mixerlab":
-        return module.startswith("mixerlab.mixers.")
+        return not is_ours and frame.f_globals["__name__"].startswith("mixerlab.mixers.")
     return package not in LIBRARIES and not frame.f_code.co_filename.startswith("<")
 
 

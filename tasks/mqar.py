@@ -38,7 +38,6 @@ class MultiQueryRecall(Task):
         self.require_int("num_kv_pairs", 1)
         is_number = isinstance(self.power_a, Real) and not isinstance(self.power_a, bool)
         self.demand(is_number and 0 < self.power_a < np.inf, "power_a", "must be a finite number above 0")
-        self.demand(type(self.random_non_queries) is bool, "random_non_queries", "must be true or false")
         pairs = f"for task.num_kv_pairs={self.num_kv_pairs}"
         long_enough = self.seq_len % 2 == 0 and self.seq_len >= 4 * self.num_kv_pairs
         self.demand(long_enough, "seq_len", f"must be even and at least {4 * self.num_kv_pairs}, {pairs} and its slots")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from mixerlab.records.errors import RefusedCode, type_and_message
+from mixerlab.records.errors import RefusedCode, reason, type_and_message
 from mixerlab.training.layout import Rule, Slot
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population, drawing_from, seed_of_stream, seeded
@@ -155,7 +155,7 @@ class _Part:
         try:
             self.optimizer = make(described, lr=lr)
         except Exception as error:
-            raise ValueError(f"{self.name}: {type_and_message(error)}") from error
+            raise ValueError(f"{self.name}: {reason(error)}") from error
         if hasattr(self.optimizer, "eval"):
             raise ValueError(f"{self.name} has other parameters in eval(), and a run scores those that it trains")
         self.peaks = [

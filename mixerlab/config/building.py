@@ -61,10 +61,9 @@ def _maker(config: Mapping[str, Any], label: str) -> Callable[..., Any]:
                 return instantiate(config, **arguments)
         except (InstantiationException, Exited) as error:
             cause = error if isinstance(error, Exited) else error.__cause__ or error
-            if type(cause) is not ValueError or not str(config["_target_"]).startswith("mixerlab."):
-                raise ValueError(f"{label}: {with_place(cause)}") from error
-            # Ours needs no place, and names its key. Of a hybrid it may be any layer's.
-            raise ValueError(f"{label}: {cause}" if label.startswith("mixer.") else str(cause)) from error
+            said = with_place(cause)
+            is_named = said.startswith(f"{label.partition('=')[0]}.")  # as ours names its key, which may be any layer's
+            raise ValueError(said if is_named else f"{label}: {said}") from error
 
     return make
 

@@ -189,7 +189,7 @@ IMPOSSIBLE = [
     ("mqar", dict(num_kv_pairs=33), "task.seq_len=128: must be even and at least 132"),
     ("mqar", dict(vocab_size=17), "task.vocab_size=17: must be at least 18"),
     ("mqar", dict(power_a=0), "task.power_a=0: must be a finite number above 0"),
-    ("mqar", dict(random_non_queries=1), "random_non_queries=1:? must be true or false"),
+    ("mqar", dict(random_non_queries=1), "random_non_queries=1 must be true or false"),
     ("state_tracking", dict(group="D4"), "task.group='D4': choose Z2, S3, A5, S5"),
     ("state_tracking", dict(group="S5"), "task.vocab_size=6: must be 120, the number of elements of task.group=S5"),
     ("sc", dict(seq_len=33), r"task.seq_len=33: too short for task.num_tokens_to_copy=16: .*at least 34"),

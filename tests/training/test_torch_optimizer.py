@@ -138,7 +138,7 @@ class Hides(torch.optim.SGD):
         (Hessian, "optimizer=torch: optimizer.all: Hessian needs a closure or the graph of the gradients"),
         (Closes, "optimizer=torch: optimizer.all: Closes needs a closure or the graph of the gradients"),
         (Hides, "optimizer=torch: interrupted and resumed its step moves otherwise"),
-        (torch.optim.Muon, "optimizer.all: Muon: ValueError: Muon only supports 2D"),
+        (torch.optim.Muon, "optimizer.all: Muon: Muon only supports 2D"),
         (Population, "optimizer.all: Population must be a subclass of torch.optim.optimizer.Optimizer"),
         (None, "optimizer.all must have a class"),
     ],
