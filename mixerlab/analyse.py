@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mixerlab.analysis.inside import QUANTILES, measure, score_maps
 from mixerlab.config.project import ConfigDir
-from mixerlab.loading import Loaded, check_files, checked_folder, load, splits_of
+from mixerlab.loading import Loaded, checked_folder, load, splits_of
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable, read_config, read_metrics, snapshot, weights_file, weights_files
 from mixerlab.sweeps.figures import inside as figures
@@ -143,7 +143,6 @@ def _moments(
     for folder in folders:
         loaded = load(folder, config_dir=config_dir)  # which says what is wrong with the run
         if (key := json.dumps(loaded.config["task"], sort_keys=True)) not in read:
-            check_files(loaded)
             test_tokens = splits_of(loaded.task, loaded.config)["test"][0][:rows]
             read[key] = torch.from_numpy(test_tokens.astype(np.int64)).to(device)
         tokens = None

@@ -87,7 +87,6 @@ def generate(
     model, name = loaded.model.to(device), loaded.config["task"]["name"]
     if not isinstance(model, LanguageModel):
         raise ValueError(f"task={name}: an auto-encoder rebuilds its row from one vector, not token by token")
-    check_files(loaded)
     rows = splits_of(loaded.task, loaded.config)["test"]
     size = loaded.config["trainer"]["batch_size"]
     batches = (torch.from_numpy(x.astype(np.int64)).to(device).split(size) for x in rows)
@@ -125,7 +124,7 @@ def continue_text(
     if not isinstance(task, Text) or not isinstance(model, LanguageModel):
         raise ValueError(f"task={loaded.config['task']['name']} has no text to continue: --prompt is for task=text")
     if task.bpe is not None:  # of another text it has other tokens
-        check_files(loaded)
+        check_files(task, loaded.config)
     if not (ids := task.encode(prompt)) or tokens < 0 or not temperature >= 0:
         given = f"prompt={prompt!r}, tokens={tokens}, temperature={temperature}"
         raise ValueError(f"{given}: the prompt must not be empty, and the numbers at least 0")

@@ -21,6 +21,7 @@ from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.best import Selection, best_trial, check_selection, chosen_by
 from mixerlab.records.files import read_run, reading, snapshot, weights_file, weights_files
+from mixerlab.records.identity import run_id
 from mixerlab.records.schema import Record, changed_code, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_of_files, load_or_generate
@@ -115,15 +116,16 @@ def checked_folder(run_folder: str | Path) -> Path:
     return folder
 
 
-def check_files(loaded: Loaded) -> None:
-    """ValueError if the files of a run's task have changed since."""
-    options = loaded.config["task"]
-    if digest_of_files(loaded.task, options["data_dir"]) != options.get("data_sha256"):
-        raise ValueError(f"task={options['name']}: its files are not those that {loaded.row['run_id']} was trained on")
+def check_files(task: Task, config: Mapping[str, Any]) -> None:
+    """ValueError if the files of a run's task are no longer those of its config."""
+    options = config["task"]
+    if digest_of_files(task, options["data_dir"]) != options.get("data_sha256"):
+        raise ValueError(f"task={options['name']}: its files are not those that {run_id(config)} was trained on")
 
 
 def splits_of(task: Task, config: Mapping[str, Any]) -> dict[str, Arrays]:
-    """The rows of a run, read from files or generated; raises WrongRows, which names the task."""
+    """The rows of a run, read from files (`check_files`) or generated; raises WrongRows, which names the task."""
+    check_files(task, config)
     options = config["task"]
     try:
         return load_or_generate(task, options["data_dir"], options["allow_shared_rows"])
