@@ -67,7 +67,8 @@ def _unlike_runs(frame: pd.DataFrame) -> list[str]:
         by_task = values.groupby([frame["task"], whose]).agg(_listed)
         if by_task.groupby(level="task").nunique().max() > 1:  # one task may differ from another, as text from MAD's
             by_mixer = values.groupby(whose).agg(_ends if name == _TRIED else _listed)
-            mixers = by_mixer.index.to_series().groupby(by_mixer, sort=False).agg(", ".join)
+            quoted = by_mixer.index.to_series().replace("(.*, .*)", r'"\1"', regex=True)  # of a column: one of a list
+            mixers = quoted.groupby(by_mixer, sort=False).agg(", ".join)
             told = "; ".join(f"{own}: {names}" for own, names in mixers.items())
             differ.append(f"{name} ({told if len(mixers) > 1 else mixers.index[0]})")
         elif name in _MACHINE and values.groupby([frame["task"], frame["setting"]]).nunique().max() > 1:

@@ -221,7 +221,8 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
     columns = {column for row in rows.values() for column, entry in row.items() if entry.mean is not None}
     spread = any(entry.half_interval is not None for entry in scored)
     scores = cells.groupby("score", sort=False)["task"].unique()
-    below = f"below {NEAR_PERFECT}, and " if any(score.is_accuracy for score in scores.index) else ""
+    edged = {entry.score.is_accuracy for entry in table.entries if entry.edges}
+    below = f"below {NEAR_PERFECT}{' if it is an accuracy' if False in edged else ''}, and " if True in edged else ""
     legend = {
         INTERVAL: spread,
         UNEVEN: any(entry.uneven for entry in scored),

@@ -158,7 +158,7 @@ def test_grids_of_other_sizes_are_told_of_one_mixers_options(tmp_path):
         changed = {"model.d_model": width}
         fakes.add_run(tmp_path, [0.5] * rates, lr=[5e-3, 1e-3, 5e-4][:rates], changed=changed)
     (note,) = notes(tmp_path)
-    assert "learning rates tried (3: attn, d_model=128; 1: attn, d_model=64)" in note
+    assert 'learning rates tried (3: "attn, d_model=128"; 1: "attn, d_model=64")' in note
 
 
 def test_a_rate_at_which_a_mixer_diverged_was_tried(tmp_path):

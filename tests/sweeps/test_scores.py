@@ -64,6 +64,16 @@ def test_notes_on_means_stand_where_the_means_do(tmp_path):
     assert said == {"accuracy": [True, False], "bits_per_byte": [False, True], "settings": [True, True]}
 
 
+def test_the_legend_has_the_limit_of_accuracies_where_one_is_marked(tmp_path):
+    fakes.add_run(tmp_path, [0.3, 0.5, 0.9])
+    fakes.add_run(tmp_path, [1.5, 1.3, 1.0], task="prose", score=BITS)
+    frame = fakes.frame_of(tmp_path)
+    tables, _ = tables_of(frame, best_per_cell(frame))
+    said = {name: note.split("best")[0] for name in tables for note in tables[name].notes if note[:2] == "† "}
+    limits = {"accuracy": "† below 0.98, and ", "settings": "† below 0.98 if it is an accuracy, and "}
+    assert said == {**limits, "bits_per_byte": "† "}
+
+
 def test_each_score_has_figures_of_its_own(results, monkeypatch):
     frame = fakes.frame_of(results)
     cells = best_per_cell(frame)
