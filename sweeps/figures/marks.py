@@ -63,15 +63,10 @@ def dots_of(entry: Entry) -> list[float]:
     return seeds if 2 <= len(seeds) <= (5 if entry.total == 1 else 2) else []
 
 
-def whisker_of(entry: Entry) -> float | None:
-    """Half of the interval, where it is drawn."""
-    return None if dots_of(entry) else entry.half_interval
-
-
 def draw_spread(panel: Axes, at: float, point: Entry, colour: str, alpha: float = 1.0, sideways: bool = False) -> None:
     """The interval of a score, dotted if it is a lower bound, or its seeds."""
     ends, look = dots_of(point), SEED
-    if (half := whisker_of(point)) is not None and point.mean is not None:
+    if not ends and (half := point.half_interval) is not None and point.mean is not None:
         ends = [point.mean - half, point.mean + half]
         line = (0, (1, 1)) if point.is_bound else "-"
         look = {"linewidth": 0.8, "linestyle": line, "alpha": alpha, "label": "_interval"}
@@ -120,7 +115,7 @@ def spread_text(points: Iterable[Entry]) -> list[str]:
     """What the whiskers of a figure are."""
     points = [point for point in points if point.mean is not None]
     parts = []
-    whiskered = [point for point in points if whisker_of(point) is not None]
+    whiskered = [point for point in points if point.half_interval is not None and not dots_of(point)]
     if whiskered:
         parts.append("whiskers: 95% Student t interval over seeds")
     if any(point.is_bound for point in whiskered):

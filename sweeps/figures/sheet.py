@@ -176,11 +176,6 @@ def text_width(text: str, points: float) -> float:
     return width / 72
 
 
-def caption_of(figure: Figure) -> str:
-    """Title and caption, also of a figure that is bare."""
-    return str(figure.get_label())
-
-
 def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     """Writes `stem`.png and so on, each whole or not at all."""
     paths = [stem.with_name(f"{stem.name}.{name}") for name in formats]  # a stem may have dots

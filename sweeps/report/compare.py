@@ -21,7 +21,7 @@ from mixerlab.records.names import place_rank
 from mixerlab.records.text import captions_page, escape_markdown
 from mixerlab.sweeps.figures.comparison import comparison
 from mixerlab.sweeps.figures.marks import CHOSEN
-from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
+from mixerlab.sweeps.figures.sheet import FORMATS, check_width, save
 from mixerlab.sweeps.report.report import WIDTH, folder_for
 from mixerlab.sweeps.tables import published
 from mixerlab.sweeps.tables.collect import rows_of
@@ -108,7 +108,7 @@ def compare(
             text += [f"## {title}", markdown(shown, theirs), distances(means, theirs), *outside(means, theirs)]
             figure = comparison(shown, theirs, told, width)
             save(figure, out / kind, FORMATS[:2])
-            captions[kind] = caption_of(figure)
+            captions[kind] = str(figure.get_label())
     own_rows = [row for series in every.values() for row in series.values()]
     scored = [entry for row in own_rows for entry in row.values() if entry.mean is not None]
     marks = [note for note, has_mark in MARKS.items() if any(map(has_mark, scored))]

@@ -18,7 +18,7 @@ from mixerlab.records.names import has_other_test_length, is_challenge
 from mixerlab.records.text import captions_page, one_line
 from mixerlab.sweeps.figures.marks import CHOSEN
 from mixerlab.sweeps.figures.report_figures import report_figures
-from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
+from mixerlab.sweeps.figures.sheet import FORMATS, check_width, save
 from mixerlab.sweeps.tables import writers
 from mixerlab.sweeps.tables.cells import best_per_cell, of_columns_with_runs
 from mixerlab.sweeps.tables.collect import collect, rows_of, unpacked
@@ -98,7 +98,7 @@ def report(
                 is_first = selection == selections[0]
                 captions = {}
                 for name, figure in report_figures(folders, spread, cells, benchmark, selection, width, is_first):
-                    captions[name] = caption_of(figure)
+                    captions[name] = str(figure.get_label())
                     names += [f"{selection}/{path.name}" for path in save(figure, out / selection / name, formats)]
                 if width is not None and captions:
                     write(f"{selection}/captions.md", captions_page(captions))

@@ -18,7 +18,6 @@ from mixerlab.sweeps.tables.tables import seeds_entry
 
 Place = tuple[Column, str, str]  # column, task, setting
 Row = dict[str, Any]
-OF_BEST = ("lr", "config", "num_params", "state_size")  # which replicas of one configuration and rate share
 
 
 def at_best_rate(
@@ -109,7 +108,7 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
         "configs": len({row["config"] for row in ended}),
         "by_code": by_code,
         "replicas": [(row["run_id"], int(row["replica"])) for row in best],
-        **{key: best[0][key] if best else None for key in OF_BEST},
+        **{key: best[0][key] if best else None for key in ("lr", "config", "num_params", "state_size")},
         **solved_counts(row.get("steps_to_90", math.nan) for row in ended),
     }
 

@@ -16,11 +16,6 @@ Error = tuple[float, float]  # the squared standard error of a mean, and its deg
 STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
-def student_t(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t for these degrees of freedom, rounded down, one at least."""
-    return STUDENT_T[min(max(int(freedom), 1), len(STUDENT_T)) - 1]
-
-
 def error_of_mean(values: Collection[float]) -> Error:
     """Of the mean of values; (0, 0) below two."""
     return (variance(values) / len(values), len(values) - 1) if len(values) > 1 else (0.0, 0.0)
@@ -35,9 +30,12 @@ def error_of_sum(errors: Iterable[Error]) -> Error:
 
 
 def half_width(*errors: Error) -> float:
-    """Half of the 95% interval of a mean, Student's, or of a sum or difference of several, Welch's."""
+    """Half of the 95% interval of a mean, Student's, or of a sum or difference of several, Welch's.
+
+    Degrees of freedom are rounded down, and one at least.
+    """
     error, freedom = error_of_sum(errors)
-    return student_t(freedom) * error**0.5
+    return STUDENT_T[min(max(int(freedom), 1), len(STUDENT_T)) - 1] * error**0.5
 
 
 def interval_text(mean: float, *errors: Error, form: str = ".3f") -> str:

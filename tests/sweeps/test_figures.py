@@ -12,7 +12,7 @@ from mixerlab.sweeps.figures.curves import run_curves, training_curves
 from mixerlab.sweeps.figures.difficulty import difficulty, harder_set
 from mixerlab.sweeps.figures.heat_map import heat_map
 from mixerlab.sweeps.figures.scores import Scores
-from mixerlab.sweeps.figures.sheet import PANEL_TITLE, Sheet, caption_of, text_width
+from mixerlab.sweeps.figures.sheet import PANEL_TITLE, Sheet, text_width
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.swept import learning_rates, score_by_key, score_by_size
 from mixerlab.sweeps.tables.cells import best_per_cell
@@ -221,8 +221,8 @@ def test_training_curves_name_the_scores_without_a_curve(tmp_path):
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5])
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5], mixer="gdn", task="mem")
     scores = scores_of(tmp_path)
-    assert "no curve" not in caption_of(training_curves(scores, tmp_path))
-    told = caption_of(training_curves(scores, tmp_path / "elsewhere"))
+    assert "no curve" not in training_curves(scores, tmp_path).get_label()
+    told = training_curves(scores, tmp_path / "elsewhere").get_label()
     assert told.endswith("; no curve of attn on icr; no curve of gdn on mem")
 
 
@@ -245,7 +245,7 @@ def test_a_frozen_seed_counts_until_the_last_one_ends(tmp_path):
     figure = training_curves(scores, tmp_path)
     (line,) = lines_of(figure.axes[0], next(iter(scores.look.values())).colour)
     assert len(line) == 12 and line[-1] == pytest.approx((frozen + ended) / 2)
-    assert len(figure.axes[0].collections) == 1 and "mean and range over seeds" in caption_of(figure)
+    assert len(figure.axes[0].collections) == 1 and "mean and range over seeds" in figure.get_label()
     *_, test = run_curves(run_folder(tmp_path, run_id)).axes
     ends = [line.get_ydata()[-1] for line in test.lines]
     assert ends == pytest.approx([0.3 * (1 - np.exp(-11 / 3)), (frozen + ended) / 2, 0.5 * (1 - np.exp(-11 / 3))])
