@@ -3,6 +3,9 @@
 import pytest
 from command_line import TINY, run_py
 
+from mixerlab.config.building import maker
+from mixerlab.training.schedules import WSD
+
 HEAD = """
 import os, sys
 from mixerlab.mixers.attn import Attention
@@ -42,3 +45,31 @@ def test_a_module_that_changes_the_working_folder_moves_no_results(tmp_path, mon
     run = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
     outcome = run_py(*run, "mixer._target_=changes_folder.Own", "results_dir=results")
     assert outcome.code == 0 and len(list(tmp_path.glob("results/runs/*/record.json"))) == 1
+
+
+class Refuses(WSD):
+    def __init__(self, warmup):
+        if not warmup:
+            raise ValueError("warmup=0 is too short")
+        super().__init__(warmup=warmup)
+
+
+class Takes(WSD):
+    """Its values are refused by a class of ours."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "warmup", "said"),
+    [
+        (Refuses, 0, f"schedule=own: warmup=0 is too short, in Refuses.__init__ ({__file__}:"),
+        (Refuses, 3, "schedule.warmup=3 and "),
+        (Takes, 3, "schedule.warmup=3 and "),
+        (WSD, 3, "schedule.warmup=3 and "),
+    ],
+)
+def test_a_refused_value_is_told_in_the_words_of_who_refuses_it(kind, warmup, said):
+    """With the user's line if it is on the way."""
+    with pytest.raises(ValueError) as caught:
+        maker({"name": "own", "_target_": f"{kind.__module__}.{kind.__name__}", "warmup": warmup}, "schedule")()
+    message = str(caught.value)
+    assert message.startswith(said) and ("Refuses.__init__" in message) == (kind is Refuses)
