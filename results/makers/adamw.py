@@ -15,7 +15,8 @@ def make(folder: Path, scratch: Path) -> None:
     """Only cells that were run with AdamW count, and seeds that both mixers have."""
     common.copy_report(folder, ["official/settings.md", "official/solved.md"], scratch)
     adamw, challenge = (common.rows_in(name, common.RECORDS) for name in ("adamw", "challenge"))
-    muon = pd.concat([common.rows_in("table", common.EARLIER), challenge], ignore_index=True)
+    attention, former = challenge[challenge["mixer"] == "attn"], common.rows_in("challenge", common.FORMER)
+    muon = pd.concat([common.rows_in("table", common.EARLIER), attention, former], ignore_index=True)
     recipes = {}
     for optimizer, rows, rates in (("AdamW", adamw, common.ADAMW_RATES), ("Muon", muon, common.RATES)):
         seeds = common.best_of_seeds(rows[rows["mixer"].isin(["attn", "parallax"])], rates)

@@ -25,7 +25,7 @@ def make(folder: Path, scratch: Path) -> None:
     means = means_lines(decays["weight decay 0"].xs(0, level="seed")["accuracy"])
     common.write_in_page(folder, "means", means, 1)
     plain = madlab[(madlab["weight_decay"] == 0) & (madlab["seed"] == 0)]
-    common.write_in_page(folder, "memorization", rates_lines(plain[plain["task"] == "mem"]), 1)
+    common.write_in_page(folder, "rates", rates_lines(plain), 2)
     common.write_in_page(folder, "mesanet", mesanet_lines(rows[rows["schedule"] == "cosine"]), 1)
 
 
@@ -47,10 +47,12 @@ def means_lines(accuracy: pd.Series) -> list[list[str]]:
 
 
 def rates_lines(rows: pd.DataFrame) -> list[list[str]]:
-    """The mean over settings, by mixer and rate."""
-    means = rows.groupby(["mixer", "lr"])["official_accuracy"].mean().unstack()
-    lines = [[mixer, *map("{:.3f}".format, own)] for mixer, own in means.iterrows()]
-    return [["mixer", *map("{:g}".format, means)], *lines]
+    """The mean over settings, by task, mixer and rate, and at each setting's best rate, of what has rates above."""
+    cells = rows.pivot_table("official_accuracy", ["task", "mixer", "setting"], "lr")
+    cells = cells[cells.notna().sum(axis=1) > len(RATES)].assign(best=cells.max(axis=1))
+    means = cells.groupby(level=["task", "mixer"]).mean()
+    lines = [[*place, *("" if np.isnan(mean) else f"{mean:.3f}" for mean in own)] for place, own in means.iterrows()]
+    return [["task", "mixer", *(f"{rate:g}" for rate in means.columns[:-1]), "best of each setting"], *lines]
 
 
 def mesanet_lines(rows: pd.DataFrame) -> list[list[str]]:

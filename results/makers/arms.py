@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from makers.common import mean_change, rows_in, write_in_page
+from makers.common import FORMER, RECORDS, learned_and_best, mean_change, rows_in, write_in_page
 
 from mixerlab.records.best import Selection
 from mixerlab.records.names import TASKS, is_challenge, place_rank
@@ -18,7 +18,9 @@ LONG = ("seq_len-512", "seq_len-1024")
 def make(folder: Path, scratch: Path) -> None:
     """Parallax's four arms, over the settings that all have, and what each of the two choices changes."""
     rows = rows_in("arms")
-    rows = rows[~rows["task"].map(is_challenge)]
+    challenge = rows["task"].map(is_challenge)
+    write_in_page(folder, "challenge", challenge_lines(rows[challenge]), 2)
+    rows = rows[~challenge]
     write_in_page(folder, "layers", layers_lines(rows_in("arms", "layers.csv.xz")), 2)
     long = rows["setting"].isin(LONG)
     rows["group"] = rows["task"].where(~long, rows["task"] + ", " + rows["setting"])
@@ -31,7 +33,7 @@ def make(folder: Path, scratch: Path) -> None:
     for task, accuracies in [*tasks.groupby("group"), *averaged, *seeds.drop(tasks.index).groupby("group")]:
         effects = [mean_change(effect(accuracies, choice)) for choice in ARM]
         lines.append([task, *(f"{mean:.3f}" for mean in accuracies.mean()), *effects])
-    names = [f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated" for zero, rotated in seeds]
+    names = [name_of(arm) for arm in seeds]
     header = ["task", *names, "effect of W_R zero", "effect of rotating rho"]
     write_in_page(folder, "arms", [header, *lines], 1)
     write_in_page(folder, "means", means_lines(rows), 2)
@@ -41,6 +43,11 @@ def make(folder: Path, scratch: Path) -> None:
     counts = counts.loc[sorted(counts.index, key=place_rank)]
     shares = [[*cell, *(str(int(count)) for count in row)] for cell, row in counts.iterrows()]
     write_in_page(folder, "learned", [["task", "setting", *names], *shares], 2)
+
+
+def name_of(arm: tuple[bool, bool]) -> str:
+    zero, rotated = arm
+    return f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated"
 
 
 def effect(accuracies: pd.DataFrame, choice: str) -> pd.Series:
@@ -67,6 +74,16 @@ def means_lines(rows: pd.DataFrame) -> list[list[str]]:
             changes += [arms[True, rotated] - arms[AUTHORS] for rotated in (True, False)]
             lines.append([settings, told, *map(mean_change, changes)])
     return lines
+
+
+def challenge_lines(others: pd.DataFrame) -> list[list[str]]:
+    """All arms on the levels that these two were run on, with their seeds."""
+    both = [rows_in("challenge", file) for file in (RECORDS, FORMER)]
+    rows = pd.concat([*(own[own["mixer"] == "parallax"] for own in both), others], join="inner")
+    cell = ["task", "setting"]
+    rows = rows.merge(others[[*cell, "seed"]].drop_duplicates())
+    own = rows.groupby([*cell, *ARM])[rows.columns.tolist()].apply(lambda arm: learned_and_best(arm)[1]).unstack(ARM)
+    return [[*cell, *map(name_of, own)], *([*place, *cells] for place, cells in own.iterrows())]
 
 
 def layers_lines(rows: pd.DataFrame) -> list[list[str]]:

@@ -1,5 +1,6 @@
 """What the makers share: where things lie, the choice of rates, tables, intervals."""
 
+import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,13 +16,14 @@ from mixerlab.records.names import MIXERS, in_order, place_rank
 from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables import published
 from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.intervals import error_of_mean, interval_text, mean_text
+from mixerlab.sweeps.tables.intervals import Error, error_of_mean, error_of_sum, interval_text, mean_text
 from mixerlab.sweeps.tables.writers import aligned
 
 RESULTS = Path(__file__).resolve().parents[1]
 PAPER = published.read_published()["parallax"]
 RATES = PAPER.rates
 RECORDS = "records.tar.xz"
+FORMER = "former.tar.xz"  # in results/challenge: Parallax's earlier default
 EARLIER = "earlier.csv"  # in results/table: an earlier table, at the paper's rates and with Parallax's earlier default
 CELL = ["mixer", "task", "setting"]
 ADAMW_RATES = (3e-4, 1e-3, 3e-3)
@@ -69,11 +71,40 @@ def difference_of_means(one: Sequence[float], other: Sequence[float]) -> str:
     return interval_text(fmean(one) - fmean(other), error_of_mean(one), error_of_mean(other), form="+.3f")
 
 
+def p_value(difference: float, *errors: Error) -> float:
+    """Of a difference of means, Welch's, two-sided; degrees of freedom are rounded down, as those of its interval."""
+    error, freedom = error_of_sum(errors)
+    freedom = max(int(freedom), 1)
+    if not error:
+        return 1.0 if not difference else 0.0
+    angle, odd = math.atan(abs(difference) / (error * freedom) ** 0.5), freedom % 2
+    # Student's t has a closed distribution for whole degrees of freedom (Abramowitz & Stegun 26.7.3 and 26.7.4).
+    term, total = math.cos(angle) if odd else 1.0, 0.0
+    for k in range(1 + odd, freedom, 2):
+        total, term = total + term, term * math.cos(angle) ** 2 * k / (k + 1)
+    share = total * math.sin(angle)
+    return 1 - (2 / math.pi * (angle + share) if odd else share)
+
+
+def kept_by_holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
+    """Which of several differences are told apart when all are corrected for their number, by Holm's method."""
+    in_order = sorted(p_values)
+    count = next((i for i, p in enumerate(in_order) if p > level / (len(in_order) - i)), len(in_order))
+    return [p in in_order[:count] for p in p_values]
+
+
 def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float], selection: Selection = "official") -> pd.DataFrame:
     """By mixer, task, setting and seed: `accuracy` of `at_best`, and how many of `replicas` learned (90% once)."""
     learned = np.isfinite(rows["steps_to_90"]) & rows["lr"].isin(rates)
     counts = learned.groupby([rows[key] for key in (*CELL, "seed")]).sum()
     return at_best(rows, rates, selection).to_frame("accuracy").assign(learned=counts, replicas=len(rates))
+
+
+def learned_and_best(rows: pd.DataFrame) -> tuple[list[int], str]:
+    """Of one mixer's rows of a setting: how many rates learned with each seed, and a cell with each seed's best."""
+    seeds = best_of_seeds(rows, RATES).sort_index()
+    best = ", ".join(f"{accuracy:.3f}" for accuracy in seeds["accuracy"])
+    return seeds["learned"].tolist(), f"{seeds['learned'].sum()} of {seeds['replicas'].sum()} ({best})"
 
 
 def gain_of(seeds: pd.DataFrame, mixer: str = "parallax") -> pd.Series:

@@ -4,7 +4,7 @@ import shutil
 from itertools import combinations
 from pathlib import Path
 
-from makers.common import EARLIER, RECORDS, copy_report, write_in_page
+from makers.common import EARLIER, RECORDS, copy_report, kept_by_holm, p_value, write_in_page
 
 from mixerlab.records.names import AVERAGE
 from mixerlab.records.schema import LABELS
@@ -60,11 +60,19 @@ def means_lines(test: Table, validation: Table, earlier: Table) -> list[list[str
 
 
 def lead_lines(test: Table) -> list[list[str]]:
-    """Differences of the means, Parallax's and those of recurrent mixers, and half of Welch's intervals of 95%."""
-    lines = [["task", *(f"{one} less {other}" for one, other in PAIRS)]]
-    for name, row in test.rows.items():
+    """Differences of the means, Parallax's and those of recurrent mixers, and half of Welch's intervals of 95%.
+
+    Bold are those that Holm's correction for the number of all keeps.
+    """
+    differences = []
+    for row in test.rows.values():
         by_mixer = {column.mixer: entry for column, entry in row.items()}
         pairs = ((by_mixer[one], by_mixer[other]) for one, other in PAIRS)
-        texts = (interval_text(a.mean - b.mean, a.error, b.error, form="+.3f") for a, b in pairs)
-        lines.append([*name, *texts])
-    return lines
+        differences += [(a.mean - b.mean, a.error, b.error) for a, b in pairs]
+    told_apart = kept_by_holm([p_value(*difference) for difference in differences])
+    texts = [
+        f"**{text}**" if apart else text
+        for text, apart in zip((interval_text(*own, form="+.3f") for own in differences), told_apart, strict=True)
+    ]
+    rows = [[*name, *texts[i * len(PAIRS) :][: len(PAIRS)]] for i, name in enumerate(test.rows)]
+    return [["task", *(f"{one} less {other}" for one, other in PAIRS)], *rows]
