@@ -94,8 +94,8 @@ def descriptor(x: Tensor, rows: int) -> TensorDescriptor:
 def pair_descriptor(x: Tensor, y: Tensor, rows: int) -> TensorDescriptor:
     """Tiles of two tensors of one shape, x above y, addressed as (batch, head, 0, position, 0).
 
-    If y lies after x in memory, as two parts of one projection do, the distance is the stride of one more axis. If it
-    does not, or their strides differ, both are copied: the order of a sum must not depend on addresses.
+    If y lies behind x in memory, the distance is the stride of one more axis. If it does not, or their strides differ,
+    both are copied: the order of a sum must not depend on addresses.
     """
     apart = y.data_ptr() - x.data_ptr()
     if not 0 < apart < LONGEST_STRIDE or apart % 16 or strides_of(x) != strides_of(y):
