@@ -3,11 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.parallax.decode import MAX_TOKENS, parallax_decode
-from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax
 from mixerlab.kernels.parallax.reference import visible_keys
 from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_sizes, head_dim_of, keep_initial_values, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
@@ -31,15 +29,12 @@ class Parallax(ProjectedMixer):
             authors' code (results/arms). While rho is zero, its norm multiplies the gradient by 316 (1 / sqrt(1e-5)),
             and after one step the norm gives rho its full length: trained attention then loses much at once
             (results/text).
-        bias: biases on the five projections, zero at the start. They rule out the faster operator that projects and
-            attends in one (`kernels.parallax.projected`).
+        bias: biases on the five projections, zero at the start.
         num_kv_heads: heads of keys and values, each read by `num_heads / num_kv_heads` heads of queries; as many by
-            default. Fewer rule out that operator too.
+            default.
         head_dim: size of a head, even; d_model / num_heads by default.
-        window: a position sees itself and the `window - 1` before it; by default all before it. It rules out that
-            operator too.
+        window: a position sees itself and the `window - 1` before it; by default all before it.
         rho_gate: `rho = sigmoid(w_g x) W_R x`, a `w_g` for each head (section Gating behavior), behind the norm of rho.
-            It rules out that operator too.
         backend: `auto`, `reference` (PyTorch) or `triton`.
 
     Raises:
@@ -127,34 +122,6 @@ class Parallax(ProjectedMixer):
             lengths = state["length"].clamp(max=state["k"].shape[1])
             outputs.append(parallax_decode(q, rho, state["k"], state["v"], lengths=lengths, backend=self.backend))
         return torch.cat(outputs, dim=1).flatten(2)
-
-    def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        """For long sequences, and rows of a table, on a GPU: without biases, groups, window and gate.
-
-        Not for a subclass, which may mix in another way.
-        """
-        frequency, dtype = self.rope.inverse_frequency, default_dtype(x)
-        has_options = self.bias or self.rho_gate or self.window is not None or self.kv_heads < self.num_heads
-        if type(self) is not Parallax or has_options:
-            return None
-        if rows is not None:
-            runs = self.resolved_backend(x.device, dtype) == "triton"
-        else:
-            runs = is_one_operator(x.device, dtype, x.shape[1], self.head_dim, frequency, self.backend)
-        if not runs:
-            return None
-        o = projected_parallax(
-            x,
-            self.input_weight(),
-            frequency,
-            self.num_heads,
-            gains=(self.q_norm.weight, self.k_norm.weight, self.r_norm.weight) if self.qkr_norm else (),
-            eps=NORM_EPS,
-            rows=rows,
-            rotate_rho=self.rope_on_rho,
-            backend=self.backend,
-        )
-        return o.flatten(2)
 
     def state_size(self, seq_len: int) -> int:
         """Keys and values of every token in the window; the probe is not kept."""

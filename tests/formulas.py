@@ -21,10 +21,15 @@ def rotary(x, frequency):
     return torch.cat((z.real, z.imag), dim=-1)
 
 
-def attention(q, k, v):
+def attention(q, k, v, rho=None):
+    """With `rho` that of Parallax: minus the covariance of values and keys, read by rho."""
     scores = torch.einsum("bihd,bjhd->bhij", q, k) / q.shape[-1] ** 0.5
     future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return torch.einsum("bhij,bjhd->bihd", scores.masked_fill(future, -torch.inf).softmax(-1), v)
+    p = scores.masked_fill(future, -torch.inf).softmax(-1)
+    if rho is not None:
+        t = torch.einsum("bihd,bjhd->bhij", rho, k)
+        p = p - p * (t - (p * t).sum(-1, keepdim=True))
+    return torch.einsum("bhij,bjhd->bihd", p, v)
 
 
 def convolution(x, weight, bias=0):

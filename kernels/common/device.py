@@ -1,7 +1,6 @@
 """What a launch asks about the GPU."""
 
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -28,10 +27,3 @@ def on_nvidia(device: torch.device) -> bool:
 def launches_early(device: torch.device) -> bool:
     """Whether a kernel can wait on the GPU for the one before it (programmatic dependent launch, Hopper and later)."""
     return on_nvidia(device) and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-@torch.compiler.assume_constant_result
-def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that one program may use on a GPU."""
-    properties: Any = torch.cuda.get_device_properties(device)  # PyTorch's types lack the attribute
-    return properties.shared_memory_per_block_optin

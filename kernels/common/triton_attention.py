@@ -59,14 +59,6 @@ def store_rows(x, strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D: 
 
 
 @triton.jit
-def prefetch(pointers):
-    """Brings the lines of memory at `pointers` into the L2 cache, and does not wait for them."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers.to(tl.int64)], tl.int32, is_pure=False, pack=1
-    )
-
-
-@triton.jit
 def dot(a, b, total=None):
     """`a @ b`, added to `total` if there is one, in float32. Float32 operands are not rounded to TF32."""
     return tl.dot(a, b, total, input_precision="ieee")

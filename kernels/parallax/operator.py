@@ -59,10 +59,8 @@ def parallax_backward(
     window: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dQ, dR, dK and dV."""
-    d_q, d_rho, d_k, d_v = (x.new_empty(x.shape) for x in (q, rho, k, v))
     d_o, q, rho, k, v = map(for_copy_engine, (d_o, q, rho, k, v))
-    run_backward((d_q, d_rho, d_k, d_v), d_o, q, rho, k, v, mean_v, cov, lse, weight_at_0, scale, window)
-    return d_q, d_rho, d_k, d_v
+    return run_backward(d_o, q, rho, k, v, mean_v, cov, lse, weight_at_0, scale, window)
 
 
 @torch.library.custom_op("mixerlab::parallax_short_forward", mutates_args=())

@@ -11,23 +11,17 @@ import triton.language as tl
 
 from mixerlab.kernels.common.triton_attention import dot, load_rows
 from mixerlab.kernels.common.triton_halves import beside, left_right
-from mixerlab.kernels.parallax.triton_rotation import norm_back, prefetch_rows, rotate_back
 from mixerlab.kernels.parallax.triton_tiles import load_pair_tile, load_tile, query_offset, store_tile, visible
 
 
-@triton.jit(do_not_specialize=["gain_group"], do_not_specialize_on_alignment=["gains"])
+@triton.jit
 def dkv_kernel(
-    q_rho_desc, k, k_strides, v, v_strides, d_o_desc, lse, weight_at_0, beta, gamma,
-    d_k_desc, d_v_desc, frequency, group_size,
-    unnormed_k, gains, gain_group, gain_sums, eps,
+    q_rho_desc, k, k_strides, v, v_strides, d_o_desc, lse, weight_at_0, beta, gamma, d_k_desc, d_v_desc,
     kv_heads, seq_len, head_dim, window, scale, scale_log2,
     ROOM: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of a block of keys, summed over the query heads that share them.
-
-    dK is taken back through the rotation and the norm of k.
-    """
+    """dK and dV of a block of keys, summed over the query heads that share them."""
     blocks = tl.cdiv(seq_len, BLOCK_N)
     sequence = tl.program_id(0) // blocks
     batch = sequence // kv_heads
@@ -36,9 +30,6 @@ def dkv_kernel(
     keys = start_n + tl.arange(0, BLOCK_N)
     k_n = load_rows(k, k_strides, batch, kv_head, keys, seq_len, head_dim, BLOCK_D)
     v_n = load_rows(v, v_strides, batch, kv_head, keys, seq_len, head_dim, BLOCK_D)
-    EXACT: tl.constexpr = d_k_desc.dtype == tl.float32
-    if gains is not None:
-        prefetch_rows(unnormed_k, k_strides, batch, kv_head, keys, seq_len, BLOCK_D, EXACT)
     d_k = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     d_v = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
 
@@ -76,14 +67,5 @@ def dkv_kernel(
                 g2 = p * (beta_m[None, :] - a)
                 g1 = p * gamma_m[None, :] - g2 * weight
                 d_k = dot(beside(g1.to(v_n.dtype), g2.to(v_n.dtype), BLOCK_N, BLOCK_M), q_rho, d_k)
-    if gains is not None:  # all loads first: their latencies overlap
-        x_k = load_rows(unnormed_k, k_strides, batch, kv_head, keys, seq_len, head_dim, BLOCK_D)
-        gains += batch // group_size * gain_group + BLOCK_D  # of q, k and ρ
-        gain = tl.load(gains + tl.arange(0, BLOCK_D)).to(tl.float32)
-        gain_sums += tl.program_id(0).to(tl.int64) * (3 * BLOCK_D) + BLOCK_D
-    if frequency is not None:
-        d_k = rotate_back(d_k, frequency, batch // group_size, keys, BLOCK_N, BLOCK_D, EXACT)
-    if gains is not None:
-        d_k = norm_back(d_k, x_k, gain, gain_sums, eps, BLOCK_D)
     store_tile(d_k_desc, batch, kv_head, start_n, d_k, BLOCK_N, BLOCK_D)
     store_tile(d_v_desc, batch, kv_head, start_n, d_v * (1 / scale), BLOCK_N, BLOCK_D)

@@ -12,7 +12,6 @@ import triton.language as tl
 
 from mixerlab.kernels.common.triton_attention import dot, load_pair, load_rows
 from mixerlab.kernels.common.triton_halves import upper_lower
-from mixerlab.kernels.parallax.triton_rotation import norm_back, prefetch_rows, rotate_back
 from mixerlab.kernels.parallax.triton_tiles import key_bounds, load_tile, query_offset, store_tile, visible
 
 
@@ -35,16 +34,14 @@ def preprocess_kernel(
     tl.store(gamma + row, tl.sum(d_o * cov, 1) * scale)
 
 
-@triton.jit(do_not_specialize=["gain_group"], do_not_specialize_on_alignment=["gains"])
+@triton.jit
 def dq_kernel(
     q, q_strides, rho, rho_strides, k_desc, v_desc, d_o, d_o_strides,
-    lse, weight_at_0, beta, gamma, d_q_desc, d_rho_desc, frequency, group_size,
-    unnormed_q, unnormed_rho, gains, gain_group, gain_sums, eps,
+    lse, weight_at_0, beta, gamma, d_q_desc, d_rho_desc,
     heads, seq_len, head_dim, window, scale, scale_log2,
-    ROTATE_RHO: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """dQ and dR of a block of queries, taken back through the rotation of q, or ρ, and the norms of both."""
+    """dQ and dR of a block of queries."""
     blocks = tl.cdiv(seq_len, BLOCK_M)
     sequence = tl.program_id(0) // blocks
     batch = sequence // heads
@@ -61,10 +58,6 @@ def dq_kernel(
     weight_at_0_m = tl.load(weight_at_0 + row)
     beta_m = tl.load(beta + row)
     gamma_m = tl.load(gamma + row)
-    EXACT: tl.constexpr = d_q_desc.dtype == tl.float32
-    if gains is not None:
-        prefetch_rows(unnormed_q, q_strides, batch, head, queries, seq_len, BLOCK_D, EXACT)
-        prefetch_rows(unnormed_rho, rho_strides, batch, head, queries, seq_len, BLOCK_D, EXACT)
     d_q = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     d_rho = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
@@ -84,18 +77,5 @@ def dq_kernel(
             g1 = p * gamma_m[:, None] - g2 * (weight_at_0_m[:, None] - t * scale)
             d_rho = dot(g2.to(k.dtype), k, d_rho)
             d_q = dot(g1.to(k.dtype), k, d_q)
-    if gains is not None:  # all loads first: their latencies overlap
-        x_q = load_rows(unnormed_q, q_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-        x_rho = load_rows(unnormed_rho, rho_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-        gains += batch // group_size * gain_group + tl.arange(0, BLOCK_D)  # of q, k and ρ
-        gain_q, gain_rho = tl.load(gains).to(tl.float32), tl.load(gains + 2 * BLOCK_D).to(tl.float32)
-        gain_sums += tl.program_id(0).to(tl.int64) * (3 * BLOCK_D)
-    if frequency is not None:
-        d_q = rotate_back(d_q, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, EXACT)
-    if ROTATE_RHO:
-        d_rho = rotate_back(d_rho, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, EXACT)
-    if gains is not None:
-        d_q = norm_back(d_q, x_q, gain_q, gain_sums, eps, BLOCK_D)
-        d_rho = norm_back(d_rho, x_rho, gain_rho, gain_sums + 2 * BLOCK_D, eps, BLOCK_D)
     store_tile(d_q_desc, batch, head, start_m, d_q, BLOCK_M, BLOCK_D)
     store_tile(d_rho_desc, batch, head, start_m, d_rho, BLOCK_M, BLOCK_D)

@@ -6,10 +6,8 @@ import torch
 import triton
 from torch import Tensor
 
-from mixerlab.kernels.common.addressing import whole_rows
 from mixerlab.kernels.common.triton_attention import padded_head_dim
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
-from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.parallax.triton_backward_dkv import dkv_kernel
 from mixerlab.kernels.parallax.triton_backward_dq import dq_kernel, preprocess_kernel
 from mixerlab.kernels.parallax.triton_forward import forward_kernel
@@ -23,16 +21,6 @@ class Tiles(NamedTuple):
     keys: int
     warps: int
     stages: int
-
-
-class Norms(NamedTuple):
-    """RMS norms of q, k and rho, in front of their rotation, for the backward."""
-
-    unnormed_q: Tensor  # `[B, T, H, D]` each, with the strides of what was made of it
-    unnormed_k: Tensor
-    unnormed_rho: Tensor
-    gains: Tensor  # `[groups, 3, D]`
-    eps: float
 
 
 # Of the forward and dq, and of dkv, by the width of a tile; the best of about 20 choices each on an H200.
@@ -83,7 +71,6 @@ def run_forward(
 
 
 def run_backward(
-    gradients: tuple[Tensor, Tensor, Tensor, Tensor],
     d_o: Tensor,
     q: Tensor,
     rho: Tensor,
@@ -95,31 +82,14 @@ def run_backward(
     weight_at_0: Tensor,
     scale: float,
     window: int | None,
-    frequency: Tensor | None = None,
-    rotate_rho: bool = False,
-    norms: Norms | None = None,
-) -> Tensor | None:
-    """Writes dQ, dR, dK and dV into `gradients`.
-
-    With a `frequency` `[groups, D / 2]`, q and k have been rotated by it (`run_projection`), and rho too if
-    `rotate_rho`. Then the gradients are those of q, k and rho before their rotation, and with `norms` before these. The
-    result is the gradient of the gains, for `norms`.
-    """
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dQ, dR, dK and dV."""
     batch, length, heads, head_dim = q.shape
     kv_heads = k.shape[2]
-    d_q, d_rho, d_k, d_v = gradients
-    rotation = (frequency, 1 if frequency is None else batch // frequency.shape[0])
+    d_q, d_rho, d_k, d_v = (x.new_empty(x.shape) for x in (q, rho, k, v))
     beta, gamma = torch.empty_like(lse), torch.empty_like(lse)
     tiles = _tiles(QUERY_TILES, q)
     room = tiles.queries  # of the forward too, and a multiple of those of dkv
-    unnormed_q, unnormed_k, unnormed_rho, gains, eps = norms or (None, None, None, None, 0.0)
-    sums = None
-    if gains is not None:
-        gains = whole_rows(gains)
-        assert heads == kv_heads and room == _tiles(KEY_TILES, q).keys  # dq and dkv count blocks
-        parts = triton.cdiv(length, room) * batch * heads // len(gains)
-        sums = torch.empty((len(gains), parts, 3, head_dim), dtype=torch.float32, device=q.device)
-    of_gains = (gains, 0 if gains is None else gains.stride(0), sums, eps)
     per_query = (lse, weight_at_0, beta, gamma)
     sizes = (length, head_dim, window, scale, scale * LOG2_E.value)
 
@@ -135,10 +105,7 @@ def run_backward(
         *(d_o, d_o.stride()),
         *per_query,
         *(descriptor(x, tiles.queries) for x in (d_q, d_rho)),
-        *rotation,
-        *(unnormed_q, unnormed_rho, *of_gains),
         *(heads, *sizes),
-        ROTATE_RHO=rotate_rho,
         **_constants(q, k, tiles),
     )
     tiles = _tiles(KEY_TILES, q)
@@ -148,13 +115,11 @@ def run_backward(
         descriptor(d_o, tiles.queries),
         *per_query,
         *(descriptor(x, tiles.keys) for x in (d_k, d_v)),
-        *rotation,
-        *(unnormed_k, *of_gains),
         *(kv_heads, *sizes),
         ROOM=room,
         **_constants(q, k, tiles),
     )
-    return None if gains is None or sums is None else sum_parts(sums, gains.dtype)
+    return d_q, d_rho, d_k, d_v
 
 
 def is_short(q: Tensor, k: Tensor, window: int | None) -> bool:

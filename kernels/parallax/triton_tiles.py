@@ -74,7 +74,7 @@ def for_copy_engine(x: Tensor) -> Tensor:
     return x if fits else x.clone(memory_format=torch.contiguous_format)
 
 
-def strides_of(x: Tensor) -> list[int]:
+def _strides(x: Tensor) -> list[int]:
     """The strides of x for the copy engine. That of an axis of size one is not used, but must be whole 16 bytes too."""
     return [stride if size > 1 else 16 for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True)] + [1]
 
@@ -82,7 +82,7 @@ def strides_of(x: Tensor) -> list[int]:
 def descriptor(x: Tensor, rows: int) -> TensorDescriptor:
     """Tiles of `rows` positions of one head of x `[B, T, H, D]`, addressed as (batch, head, position, 0)."""
     batch, length, heads, head_dim = x.shape
-    of_batch, of_position, of_head, unit = strides_of(x)
+    of_batch, of_position, of_head, unit = _strides(x)
     return TensorDescriptor(
         x,
         [batch, heads, length, head_dim],
@@ -94,11 +94,11 @@ def descriptor(x: Tensor, rows: int) -> TensorDescriptor:
 def pair_descriptor(x: Tensor, y: Tensor, rows: int) -> TensorDescriptor:
     """Tiles of two tensors of one shape, x above y, addressed as (batch, head, 0, position, 0).
 
-    If y lies after x in memory, as two parts of one projection do, the distance is the stride of one more axis. If it
-    does not, or their strides differ, both are copied: the order of a sum must not depend on addresses.
+    If y lies behind x in memory, the distance is the stride of one more axis. If it does not, or their strides differ,
+    both are copied: the order of a sum must not depend on addresses.
     """
     apart = y.data_ptr() - x.data_ptr()
-    if not 0 < apart < LONGEST_STRIDE or apart % 16 or strides_of(x) != strides_of(y):
+    if not 0 < apart < LONGEST_STRIDE or apart % 16 or _strides(x) != _strides(y):
         x, y = torch.stack((x, y))
         apart = y.data_ptr() - x.data_ptr()
     both = descriptor(x, rows)

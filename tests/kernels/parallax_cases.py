@@ -31,12 +31,6 @@ def exact(tensors, *, scale=None, window=None) -> list[Tensor]:
     return run(parallax_reference, [x.double() for x in tensors], scale=scale, window=window)
 
 
-def operators_of(function) -> set[str]:
-    with fused_cases.Recorded() as recorded:
-        function()
-    return {operator.overloadpacket._qualified_op_name for operator, _ in recorded.calls}
-
-
 def relative_errors(got, expected) -> dict[str, tuple[float, float]]:
     """Of each result: the error's Frobenius norm, and its largest entry, over those of the exact result."""
     errors = {}

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
 
+from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.fused import linear
 from mixerlab.kernels.fused.linear.operator import weight_gradient
 
@@ -20,20 +21,25 @@ SIZES = [(256, 64, 64), (300, 130, 72), (270, 7, 65), (500, 8, 3)]
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("programs, sum_parts", [(4, 64), (132, 2)])
+@pytest.mark.parametrize("programs, parts", [(4, 64), (132, 2)])
 @pytest.mark.parametrize("rows, outputs, inputs", SIZES)
-def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, sum_parts, monkeypatch):
+def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, parts, monkeypatch):
     """Two groups; grad and x are columns of wider tensors. With few programs each takes many steps, as do the sums."""
     from mixerlab.kernels.fused.linear import operator
 
     monkeypatch.setattr(torch, "bmm", None)  # nothing is left to PyTorch
     tiles = -(-outputs // 64) * -(-inputs // 64)
     monkeypatch.setattr(operator, "processors", lambda device: programs * tiles)
-    monkeypatch.setattr("mixerlab.kernels.common.triton_sums.TILES", ((math.inf, sum_parts, 64),))
+    monkeypatch.setattr("mixerlab.kernels.common.triton_sums.TILES", ((math.inf, parts, 64),))
     wide_grad, wide_x = draw((2, rows, outputs + 8), (2, rows, 2 * inputs + 1), device=device)
     grad, x = wide_grad[..., 8:], wide_x[..., inputs + 1 :]
     actual = weight_gradient(grad, x)
     check([actual], [grad.double().mT @ x.double()])
+
+
+def test_many_parts_are_summed_in_two_steps(device):
+    (parts,) = draw((2, 1056, 5), device=device)
+    check([sum_parts(parts, torch.float32)], [parts.double().sum(1)])
 
 
 def test_linear_under_vmap(device):

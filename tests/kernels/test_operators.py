@@ -19,7 +19,6 @@ from mixerlab.kernels.optimizer.population_step import update_moments, update_pa
 from mixerlab.kernels.parallax import parallax_attention
 from mixerlab.kernels.parallax.decode import parallax_decode
 from mixerlab.kernels.parallax.operator import parallax_short_forward
-from mixerlab.kernels.parallax.projected import projected_parallax
 from mixerlab.kernels.selective_scan import selective_scan
 from mixerlab.kernels.selective_scan.block import mamba_block
 from mixerlab.kernels.short_convolution import short_convolution
@@ -37,11 +36,6 @@ def embedded_norm(table, y, gain, wanted=1):
     return result.add_up() if wanted == 0 else result
 
 
-def once_projected(x, weight, frequency):
-    dtype = BF16 if x.is_cuda else F32
-    return projected_parallax(x.to(dtype), weight.to(dtype), frequency.detach(), 1, backend="triton").float()
-
-
 ONCE = {
     "rms_norm": (lambda x, w: fused.rms_norm(x, w, EPS, backend="triton"), [(2, 8), (8,)]),
     "linear": (lambda x, w: fused.linear(x, w, backend="triton").square(), [(2, 8), (4, 8)]),
@@ -49,7 +43,6 @@ ONCE = {
     "embedded": (embedded_norm, [(4, 8), (1, 5, 8), (8,)]),
     "parallax": (lambda *a: parallax_attention(*a, backend="triton"), [(1, 20, 2, 16)] * 4),
     "short parallax": (lambda *a: parallax_short_forward(*a, 0.25), [(1, 20, 2, 16)] * 4),
-    "projected parallax": (once_projected, [(1, 130, 16), (64, 16), (8,)]),
     "short softmax": (short_attention, [(1, 20, 2, 16)] * 3),
     "softmax by PyTorch": (softmax_attention, [(1, 20, 2, 16)] * 3),
 }
@@ -75,7 +68,6 @@ X, QKV = zeros(2, 3, 8), [zeros(1, 4, 2, 8)] * 4
 DELTA = [zeros(2, 5, 2, 16)] * 3 + [zeros(2, 5, 2)] * 2
 BLOCK = [zeros(*shape) for shape in ((2, 5, 6), *MAMBA)]
 SCAN = [zeros(2, 5, 3), zeros(2, 5, 3), zeros(3), zeros(3, 4), zeros(2, 5, 4), zeros(2, 5, 4), zeros(3), zeros(2, 5, 3)]
-PROJECTED = zeros(1, 130, 16), zeros(64, 16), zeros(8)
 CACHED = [zeros(2, 1, 4, 16)] * 2 + [zeros(2, 40, 2, 16)] * 2
 ROWS = zeros(1, 130, dtype=torch.int64)
 
@@ -132,8 +124,6 @@ WRONG = [
     (parallax_attention, [*[zeros(1, 4, 3, 8)] * 2, *QKV[2:]], {}, "q has 3 heads, not a multiple of the 2"),
     (parallax_attention, QKV, {"scale": float("nan")}, "scale=nan"),
     (parallax_attention, QKV, {"window": 0}, "window=0"),
-    (projected_parallax, (*PROJECTED, 3), {}, r"weight has shape \(64, 16\) and heads=3: pass 4 heads D rows"),
-    (projected_parallax, (PROJECTED[0][0], *PROJECTED[1:], 1), {}, r"pass a non-empty \[B, T, K\]"),
     (parallax_decode, CACHED, {"lengths": torch.tensor([1, 2])}, "lengths is torch.int64"),
     (parallax_decode, CACHED, {"window": 0}, "window=0"),
     (parallax_decode, without(CACHED, 0, zeros(2, 9, 4, 16)), {}, r"\(2, 9, 4, 16\)"),

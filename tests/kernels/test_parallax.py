@@ -7,6 +7,7 @@ import torch
 from parallax_cases import assert_close, draw, relative_errors, run
 
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
+from mixerlab.kernels.parallax.triton_tiles import pair_descriptor
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 TOLERANCE = {BF16: 1e-2, FP16: 2e-3, FP32: 1e-5}
@@ -69,6 +70,17 @@ def test_strides(length, head_dim, dtype, device):
     tensors = [heads_first, odd_start, k, v, d_o[:1, :1, :, :1].expand_as(d_o)]
     assert not any(x.is_contiguous() for x in tensors)
     assert_close(tensors, TOLERANCE[dtype])
+
+
+@every_dtype
+@pytest.mark.parametrize("behind", [True, False])
+def test_views_of_one_projection(behind, dtype, device):
+    """The backward reads q and rho where they are if rho lies behind q, and copies of them if not."""
+    *parts, d_o = draw(140, 16, batch=1, dtype=dtype, device=device)
+    q, k, v, rho = torch.stack(parts, dim=2).unbind(2)
+    q, rho = (q, rho) if behind else (rho, q)
+    assert (pair_descriptor(q, rho, 32).base is q) == behind
+    assert_close([q, rho, k, v, d_o], TOLERANCE[dtype])
 
 
 @every_dtype

@@ -1,14 +1,29 @@
-"""Layers from x to the output, and their start: both delta rules from their formulas, and Mamba by mambapy."""
+"""Layers from x to the output, and their start: Parallax and the delta rules by their formulas, Mamba by mambapy."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from formulas import convolved, delta_rule, of_length_one, plain_norm
+from formulas import attention, convolved, delta_rule, of_length_one, plain_norm, rotary
 from mambapy.mamba import MambaBlock, MambaConfig
 
 from mixerlab.mixers.gdn import GatedDeltaNet
 from mixerlab.mixers.kda import KimiDeltaAttention
 from mixerlab.mixers.mamba import Mamba
+from mixerlab.mixers.parallax import Parallax
+
+
+@pytest.mark.parametrize("rotates", [True, False])
+def test_parallax_is_its_formula(rotates):
+    mixer = Parallax(16, num_heads=2, rope_on_rho=rotates).double()
+    for norm in (mixer.q_norm, mixer.k_norm, mixer.r_norm):
+        torch.nn.init.normal_(norm.weight)
+    x = torch.randn(2, 140, 16, dtype=torch.float64)
+    q, k, v, rho = ((x @ getattr(mixer, f"{name}_proj").weight.T).unflatten(-1, (2, 8)) for name in "qkvr")
+    q, k, rho = (plain_norm(y, getattr(mixer, f"{name}_norm").weight) for y, name in ((q, "q"), (k, "k"), (rho, "r")))
+    frequency = 10_000.0 ** (-torch.arange(4) / 4)
+    q, k, turned = (rotary(y, frequency) for y in (q, k, rho))
+    o = attention(q, k, v, turned if rotates else rho)
+    torch.testing.assert_close(mixer(x), o.flatten(2) @ mixer.o_proj.weight.T)
 
 
 def layer_step_by_step(mixer, x):

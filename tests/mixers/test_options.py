@@ -95,12 +95,8 @@ def test_the_gate_scales_the_probe_of_each_head():
     gate = 1 / (1 + (-x @ gated.g_proj.weight.T).exp())
     assert gate.shape == (2, 9, 2)
     torch.testing.assert_close(gated_rho, gate[..., None] * rho)
-    seen = torch.ones(9, 9, dtype=torch.bool).tril()
-    q, k, v = (y.transpose(1, 2) for y in qkv)
-    p = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1)
-    t = gated_rho.transpose(1, 2) @ k.mT
-    o = p @ v - (p * (t - (p * t).sum(-1, keepdim=True))) @ v
-    torch.testing.assert_close(gated(x), o.transpose(1, 2).flatten(2) @ gated.o_proj.weight.T)
+    o = formulas.attention(*qkv, gated_rho)
+    torch.testing.assert_close(gated(x), o.flatten(2) @ gated.o_proj.weight.T)
 
 
 @pytest.mark.parametrize("name", ["attn", "parallax"])

@@ -8,7 +8,7 @@ from formulas import attention, plain_norm, rotary
 from torch import nn
 
 from mixerlab.kernels.fused.embedding import Embedded
-from mixerlab.mixers import attn, parallax
+from mixerlab.mixers import attn
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.block import Block
@@ -87,11 +87,10 @@ def test_a_model_is_blocks_of_the_textbook(name, n_layers, vocabulary):
     compare(model(tokens, slice(2, None)), expected, list(model.parameters()))
 
 
-@pytest.mark.parametrize("name", ["attn", "parallax"])
+@pytest.mark.parametrize("name", ["attn"])
 def test_heads_are_normed_in_the_table(name, monkeypatch):
     """As on a GPU; not in a subclass, which may mix in another way."""
     monkeypatch.setattr(attn, "resolve_backend", lambda *_: "triton")
-    monkeypatch.setattr(parallax.Parallax, "resolved_backend", lambda *_: "triton")
     mixer = mixer_called(name).double()
     random_gains(mixer)
     rows, table = torch.randint(9, (2, LENGTH)), torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)

@@ -11,12 +11,20 @@ was slower, since it needs a counter, which a captured graph clears by a launch,
 import triton
 import triton.language as tl
 
-from mixerlab.kernels.common.triton_attention import dot, prefetch
+from mixerlab.kernels.common.triton_attention import dot
 from mixerlab.kernels.common.triton_halves import upper_lower
 
 STATISTICS = tl.constexpr(4)  # of a part: the largest logit, Σ e, Σ e (t - centre), the centre
 MERGED_COLUMNS = tl.constexpr(32)  # of the output, by one program
 MERGED_PARTS = tl.constexpr(64)  # at once: what fits in registers
+
+
+@triton.jit
+def prefetch(pointers):
+    """Brings the lines of memory at `pointers` into the L2 cache, and does not wait for them."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers.to(tl.int64)], tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit
