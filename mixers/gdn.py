@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from mixerlab.kernels.fused.gated_norm import gated_rms_norm
 from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.heads import unit_norm
 from mixerlab.kernels.fused.rms_norm import rms_norm
@@ -152,8 +151,6 @@ class GatedDeltaNet(ProjectedMixer):
             return q, k, v, log_decay, 2 * beta if self.allow_neg_eigval else beta, *gate
 
     def _gated(self, o: Tensor, gate: Tensor | None = None) -> Tensor:
-        if gate is not None and not self.unnormed:
-            return gated_rms_norm(o, gate, self.norm.weight, NORM_EPS)
         o = (o if self.unnormed else rms_norm(o, self.norm.weight, NORM_EPS)).flatten(-2)
         return o if gate is None else swiglu(gate, o)
 

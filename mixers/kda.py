@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from mixerlab.kernels.fused.gated_norm import gated_rms_norm
 from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.linear import linear
+from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.gated_delta_rule.reference import gated_delta_rule_steps
 from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule, kimi_delta_rule_backend
 from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
@@ -101,7 +101,7 @@ class KimiDeltaAttention(ProjectedMixer):
             return q, k, v, log_decay, 2 * beta if self.allow_neg_eigval else beta, gate
 
     def _gated(self, o: Tensor, gate: Tensor) -> Tensor:
-        return gated_rms_norm(o, gate.to(o.dtype), self.norm.weight, NORM_EPS, silu=False)
+        return rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2) * gate.to(o.dtype).sigmoid()
 
     def state_size(self, seq_len: int) -> int:
         """A `[head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""

@@ -3,7 +3,6 @@
 from mixerlab.kernels.fused.cross_entropy import cross_entropy
 from mixerlab.kernels.fused.embedding import Embedded, embedding
 from mixerlab.kernels.fused.embedding_norm import EmbeddedSum, embedded_add_rms_norm, embedding_rms_norm
-from mixerlab.kernels.fused.gated_norm import gated_rms_norm
 from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.heads import Form, Part, norm_heads, rotary_heads, split_heads
 from mixerlab.kernels.fused.linear import join_rows, linear
@@ -22,7 +21,6 @@ __all__ = [
     "embedded_add_rms_norm",
     "embedding",
     "embedding_rms_norm",
-    "gated_rms_norm",
     "gates",
     "join_rows",
     "linear",

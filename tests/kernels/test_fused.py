@@ -32,10 +32,6 @@ def plain_mlp(x, gate_up, down):
     return plain_swiglu_packed(x @ gate_up.T) @ down.T
 
 
-def plain_gated_norm(x, gate, weight, silu=True):
-    return (gate if silu else 1) * torch.sigmoid(gate) * plain_norm(x, weight).flatten(-2)
-
-
 def plain_norm_linear(x, y, gain, weight, bias):
     return plain_norm(x if y is None else x + y, gain) @ weight.T + bias
 
@@ -56,8 +52,8 @@ def plain_embedding(tokens, weight):
     return weight[tokens]
 
 
-def at_eps(function, **given):
-    return lambda *inputs, **options: function(*inputs, EPS, **given, **options)
+def at_eps(function):
+    return lambda *inputs, **options: function(*inputs, EPS, **options)
 
 
 def mlp_shapes(rows, width, inner, replicas=()):
@@ -76,12 +72,7 @@ def convolution_shapes(batch, length, channels, taps):
     return (batch, length, channels), (channels, taps), (channels,)
 
 
-def gated_shapes(*shape):
-    return shape, (*shape[:2], shape[2] * shape[3]), shape[3:]
-
-
 NORMS = [(17, 96), (2, 3, 128)]
-GATED = [(2, 9, 3, 16), (1, 40, 2, 20), (3, 1, 1, 128)]
 SWIGLU = [(17, 96), (2, 3, 8), (33, 1), (0, 3, 4)]
 # Whole tiles; tiles cut on all sides; sizes below the smallest of a product.
 MLP = [((2, 64), 128, 64), ((3, 23), 72, 52), ((5,), 4, 3), ((0, 3), 8, 16)]
@@ -95,8 +86,6 @@ OPERATORS = {  # with the formula, the shapes of the inputs, and the sizes that 
     "swiglu": (fused.swiglu, plain_swiglu, lambda *s: (s, s), SWIGLU),
     "swiglu_packed": (fused.swiglu_packed, plain_swiglu_packed, lambda *s: ((*s[:-1], 2 * s[-1]),), SWIGLU),
     "swiglu_mlp": (fused.swiglu_mlp, plain_mlp, mlp_shapes, MLP),
-    "gated_rms_norm": (at_eps(fused.gated_rms_norm, silu=True), plain_gated_norm, gated_shapes, GATED),
-    "sigmoid": (at_eps(fused.gated_rms_norm, silu=False), partial(plain_gated_norm, silu=False), gated_shapes, GATED),
     "norm_linear": (at_eps(fused.norm_linear), plain_norm_linear, norm_linear_shapes, HEADS),
     "norm_linear of nothing": (norm_linear_of_nothing, of_nothing, lambda *s: norm_linear_shapes(*s)[1:], HEADS[1:3]),
     "linear": (fused.linear, plain_linear, linear_shapes, LINEAR),
@@ -211,10 +200,6 @@ X = (3, 2, 9, 16)
         (lambda x, w: fused.add_rms_norm(x[:, ::2], None, w, EPS, backend="triton"), (X, (3, 16))),
         (lambda x, up: fused.swiglu(x[..., ::2], up, backend="triton"), ((3, 5, 7, 10), (3, 5, 7, 5))),
         (lambda x: fused.swiglu_packed(x[:, 1:, :6], backend="triton"), ((3, 5, 7, 10),)),
-        (
-            lambda x, packed, w: fused.gated_rms_norm(x, packed[..., 10:26], w, EPS, backend="triton"),
-            ((3, 2, 7, 2, 8), (3, 2, 7, 30), (3, 8)),
-        ),
         (norm_linear_of_parameters, (X, (3, 2, 9, 8), (3, 80))),
         (lambda x, parameters: norm_linear_of_parameters(x, None, parameters), (X, (3, 80))),
         (mlp_of_parameters, ((3, 2, 35, 48), (3, 1 + 3 * 20 * 24))),
@@ -250,8 +235,6 @@ def test_norm_and_swiglu_in_bfloat16(device, rows, width):
     with torch.autocast("cuda", torch.bfloat16):
         same_bits(lambda *a: fused.add_rms_norm(*a, EPS), plain_add_norm, [x.float(), y, weight])
     same_bits(fused.swiglu, plain_swiglu, [x, up])
-    heads = x.unflatten(-1, (2, -1))
-    same_bits(lambda *a: fused.gated_rms_norm(*a, EPS), plain_gated_norm, [heads, up, weight[: width // 2]])
     same_bits(fused.swiglu_packed, plain_swiglu_packed, [torch.cat((x, up), dim=-1)])
 
 
