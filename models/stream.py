@@ -1,8 +1,8 @@
 """The residual stream of a model. What makes a model fast, apart from its layers, is in this file.
 
-There are three such things. An addition and the norm behind it are one launch. With a small vocabulary, everything up
-to the first projection is computed once for each token of the vocabulary, rather than once for each position. The last
-addition, the last norm and the head are one operator. A block sees none of this.
+There are two such things. An addition and the norm behind it are one launch. With a small vocabulary, everything up
+to the first projection is computed once for each token of the vocabulary, rather than once for each position. A block
+sees none of this.
 
 What is fused does not call the modules whose weights it reads. So a module with hooks is left out of it and called,
 which gives the same within rounding. Only inside our mixers do some hooks never fire: those on norms of heads, rotary
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.fused.embedding import Embedded, embedding
 from mixerlab.kernels.fused.embedding_norm import EmbeddedSum, embedded_add_rms_norm, embedding_rms_norm
-from mixerlab.kernels.fused.norm_linear import norm_linear
+from mixerlab.kernels.fused.linear import linear
 from mixerlab.kernels.fused.rms_norm import add_rms_norm
 from mixerlab.mixers.projected import ProjectedMixer, is_hooked
 
@@ -78,11 +78,11 @@ class ResidualStream:
         total = self._total()
         return total if self.update is None else total + self.update
 
-    def normed_linear(self, norm: nn.RMSNorm, linear: nn.Linear) -> Tensor:
-        """`linear(norm(x))`, the end of a model: `[B, T, linear.out_features]`. The linear layer needs a bias."""
-        if is_hooked(norm) or is_hooked(linear):
-            return linear(norm(self.value()))
-        return norm_linear(self._total(), self.update, norm.weight, linear.weight, linear.bias, _eps(norm))
+    def normed_linear(self, norm: nn.RMSNorm, layer: nn.Linear) -> Tensor:
+        """`layer(norm(x))`, the end of a model: `[B, T, layer.out_features]`."""
+        _, normed = self._add_up_and_norm(norm)
+        x = normed if isinstance(normed, Tensor) else normed.look_up()
+        return layer(x) if is_hooked(layer) else linear(x, layer.weight, layer.bias)
 
     def _total(self) -> Tensor:
         if isinstance(self.total, Embedded):

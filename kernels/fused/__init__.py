@@ -7,7 +7,6 @@ from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.heads import Form, Part, norm_heads, rotary_heads, split_heads
 from mixerlab.kernels.fused.linear import join_rows, linear
 from mixerlab.kernels.fused.mlp import swiglu_mlp
-from mixerlab.kernels.fused.norm_linear import norm_linear
 from mixerlab.kernels.fused.rms_norm import add_rms_norm, rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu, swiglu_packed
 
@@ -25,7 +24,6 @@ __all__ = [
     "join_rows",
     "linear",
     "norm_heads",
-    "norm_linear",
     "rms_norm",
     "rotary_heads",
     "split_heads",

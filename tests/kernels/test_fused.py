@@ -9,7 +9,6 @@ from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, 
 
 from mixerlab.kernels import fused
 from mixerlab.kernels.fused.embedding import operator as embedding_operator
-from mixerlab.kernels.fused.norm_linear import operator as norm_linear_operator
 from mixerlab.kernels.fused.rms_norm import operator as norm_operator
 from mixerlab.kernels.short_convolution import short_convolution
 
@@ -32,18 +31,6 @@ def plain_mlp(x, gate_up, down):
     return plain_swiglu_packed(x @ gate_up.T) @ down.T
 
 
-def plain_norm_linear(x, y, gain, weight, bias):
-    return plain_norm(x if y is None else x + y, gain) @ weight.T + bias
-
-
-def norm_linear_of_nothing(x, *parameters, **options):
-    return fused.norm_linear(x, None, *parameters, EPS, **options)
-
-
-def of_nothing(x, *parameters):
-    return plain_norm_linear(x, None, *parameters)
-
-
 def plain_linear(x, weight, bias=0):
     return x @ weight.T + bias
 
@@ -60,10 +47,6 @@ def mlp_shapes(rows, width, inner, replicas=()):
     return (*replicas, *rows, width), (*replicas, 2 * inner, width), (*replicas, width, inner)
 
 
-def norm_linear_shapes(rows, width, outputs):
-    return (*rows, width), (*rows, width), (width,), (outputs, width), (outputs,)
-
-
 def linear_shapes(rows, outputs, inputs):
     return (*rows, inputs), (outputs, inputs)
 
@@ -76,8 +59,6 @@ NORMS = [(17, 96), (2, 3, 128)]
 SWIGLU = [(17, 96), (2, 3, 8), (33, 1), (0, 3, 4)]
 # Whole tiles; tiles cut on all sides; sizes below the smallest of a product.
 MLP = [((2, 64), 128, 64), ((3, 23), 72, 52), ((5,), 4, 3), ((0, 3), 8, 16)]
-# Whole tiles, parts of one, and the widest that the kernel takes.
-HEADS = [((4, 16), 128, 16), ((2, 37), 24, 5), ((9,), 24, 38), ((1,), 3, 1), ((33,), 128, 128), ((0, 3), 8, 4)]
 LINEAR = [(rows, *sizes) for sizes in ((40, 24), (1, 1)) for rows in ((2, 150), (300,), (7,), (), (0, 3))]
 CONVOLUTION = [(1, 1, 3, 4), (2, 17, 5, 2), (1, 32, 3, 3), (1, 33, 130, 4), (1, 3, 4, 1)]  # a program takes 64 channels
 OPERATORS = {  # with the formula, the shapes of the inputs, and the sizes that these depend on
@@ -86,8 +67,6 @@ OPERATORS = {  # with the formula, the shapes of the inputs, and the sizes that 
     "swiglu": (fused.swiglu, plain_swiglu, lambda *s: (s, s), SWIGLU),
     "swiglu_packed": (fused.swiglu_packed, plain_swiglu_packed, lambda *s: ((*s[:-1], 2 * s[-1]),), SWIGLU),
     "swiglu_mlp": (fused.swiglu_mlp, plain_mlp, mlp_shapes, MLP),
-    "norm_linear": (at_eps(fused.norm_linear), plain_norm_linear, norm_linear_shapes, HEADS),
-    "norm_linear of nothing": (norm_linear_of_nothing, of_nothing, lambda *s: norm_linear_shapes(*s)[1:], HEADS[1:3]),
     "linear": (fused.linear, plain_linear, linear_shapes, LINEAR),
     "linear with a bias": (fused.linear, plain_linear, lambda *s: (*linear_shapes(*s), s[1:2]), LINEAR[:3]),
     "short_convolution": (short_convolution, convolution, convolution_shapes, CONVOLUTION),
@@ -120,17 +99,13 @@ def test_add_rms_norm_of_nothing(device, used, backend):
 @each_backend
 def test_updates_of_another_dtype(device, backend):
     """A float32 stream and a bfloat16 branch: the sum is float32, and each gradient has the dtype of its input."""
-    x, y, *parameters = draw(*norm_linear_shapes((40,), 16, 4), device=device)
-    given = [x, y.bfloat16(), *parameters]
-    with traced():
-        actual = run(partial(at_eps(fused.norm_linear), backend=backend), given)
-    assert [t.dtype for t in actual] == [torch.float32, torch.float32, torch.bfloat16, *[torch.float32] * 3]
-    check(actual, run(plain_norm_linear, double(given)), BFLOAT16)
+    x, y, gain = draw((40, 16), (40, 16), (16,), device=device)
+    given = [x, y.bfloat16(), gain]
     with torch.autocast(device, torch.bfloat16), traced():
-        actual = run(partial(at_eps(fused.add_rms_norm), backend=backend), given[:3])
-        assert fused.rms_norm(x, parameters[0], EPS, backend=backend).dtype == torch.bfloat16
+        actual = run(partial(at_eps(fused.add_rms_norm), backend=backend), given)
+        assert fused.rms_norm(x, gain, EPS, backend=backend).dtype == torch.bfloat16
     assert [t.dtype for t in actual] == [torch.float32, torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
-    check(actual, run(plain_add_norm, double(given[:3])), BFLOAT16)
+    check(actual, run(plain_add_norm, double(given)), BFLOAT16)
 
 
 @pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.gpu)])
@@ -169,12 +144,6 @@ def test_embedding_under_vmap(device, most, monkeypatch):
     check_replicas(of_table, [rows_of(6, (3, 2, 9), device), *draw((3, 61), device=device)])
 
 
-def norm_linear_of_parameters(x, y, parameters):
-    """At a place that no vector load can use; rows are strided."""
-    gain, weight, bias = parameters[1:9], parameters[9:49].unflatten(0, (5, 8)), parameters[51:56]
-    return fused.norm_linear(x[..., ::2], y, gain, weight, bias, EPS, backend="triton")
-
-
 def mlp_of_parameters(x, parameters):
     gate_up, down = parameters[1:].split((2 * 20 * 24, 20 * 24))
     return fused.swiglu_mlp(x[..., ::2], gate_up.unflatten(0, (40, 24)), down.unflatten(0, (24, 20)), backend="triton")
@@ -200,8 +169,6 @@ X = (3, 2, 9, 16)
         (lambda x, w: fused.add_rms_norm(x[:, ::2], None, w, EPS, backend="triton"), (X, (3, 16))),
         (lambda x, up: fused.swiglu(x[..., ::2], up, backend="triton"), ((3, 5, 7, 10), (3, 5, 7, 5))),
         (lambda x: fused.swiglu_packed(x[:, 1:, :6], backend="triton"), ((3, 5, 7, 10),)),
-        (norm_linear_of_parameters, (X, (3, 2, 9, 8), (3, 80))),
-        (lambda x, parameters: norm_linear_of_parameters(x, None, parameters), (X, (3, 80))),
         (mlp_of_parameters, ((3, 2, 35, 48), (3, 1 + 3 * 20 * 24))),
         (lambda *a: fused.linear(*a, backend="triton"), ((3, 2, 70, 24), (3, 17, 24), (3, 17))),
         (gates_of_parameters, ((2, 2, 9, 8), (2, 13))),
@@ -214,16 +181,13 @@ def test_strided_tensors_under_vmap(device, function, shapes):
 
 def test_programs_that_take_several_steps(device, monkeypatch):
     """As for many rows: two programs share 70 rows of the norm in tiles of 16, and 130 tokens in steps of 64."""
-    for operator in (norm_operator, embedding_operator, norm_linear_operator):
+    for operator in (norm_operator, embedding_operator):
         monkeypatch.setattr(operator, "processors", lambda device: 1)
     monkeypatch.setattr(norm_operator, "BACKWARD", (4, 2, 3))
     monkeypatch.setattr(embedding_operator, "BACKWARD_PROGRAMS", 2)
     check_close(partial(at_eps(fused.rms_norm), backend="triton"), plain_norm, draw((70, 128), (128,), device=device))
     inputs = [rows_of(8, (130,), device), *draw((8, 16), device=device)]
     check_close(partial(fused.embedding, backend="triton"), plain_embedding, inputs)
-    for outputs in (20, 40):
-        inputs = draw(*norm_linear_shapes((150,), 16, outputs), device=device)
-        check_close(partial(at_eps(fused.norm_linear), backend="triton"), plain_norm_linear, inputs)
 
 
 @pytest.mark.gpu
@@ -257,24 +221,6 @@ def test_swiglu_mlp_in_bfloat16(device, rows, width, inner, scale):
     x, gate_up, down = draw(*mlp_shapes((rows,), width, inner, (3,)), device=device, dtype=torch.bfloat16)
     inputs = [scale * x, gate_up / 8, down / 8]
     same_bits(torch.func.vmap(fused.swiglu_mlp), torch.func.vmap(plain_mlp), inputs, 2 * BFLOAT16)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("stream", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
-    "rows, width, outputs",
-    [((128, 128), 128, 16), ((70, 33), 128, 48), ((9, 70), 96, 50), ((3, 700), 96, 129), ((70, 33), 128, 128)],
-)
-def test_norm_linear_in_bfloat16(device, rows, width, outputs, stream):
-    """A stream, a bfloat16 update, and float32 parameters that autocast rounds for the product."""
-    x, y, *parameters = draw(*norm_linear_shapes(rows, width, outputs), device=device)
-
-    def of_rounded(x, y, *others):
-        with torch.autocast("cuda", torch.bfloat16):
-            return fused.norm_linear(x, y, *others, EPS)
-
-    same_bits(of_rounded, plain_norm_linear, [x.to(stream), y.bfloat16(), *parameters])
-    same_bits(lambda x, *a: of_rounded(x, None, *a), of_nothing, [x.to(stream), *parameters])
 
 
 @pytest.mark.gpu

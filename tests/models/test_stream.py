@@ -100,7 +100,9 @@ def test_heads_are_normed_in_the_table(name, monkeypatch):
     assert mixer.project_and_mix_at_once(table, rows) is None
 
 
-@pytest.mark.parametrize("place", ["embedding", "blocks.0.mlp_norm", "blocks.1.mlp.w2", "blocks.0.mixer.v_proj"])
+@pytest.mark.parametrize(
+    "place", ["embedding", "blocks.0.mlp_norm", "blocks.1.mlp.w2", "blocks.0.mixer.v_proj", "norm", "head"]
+)
 def test_what_a_hook_returns_takes_the_place_of_the_output(place):
     model = LanguageModel(9, WIDTH, 2, lambda: Attention(WIDTH, qk_norm=False))
     tokens = torch.randint(9, (2, LENGTH))
