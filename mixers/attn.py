@@ -4,9 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixerlab.kernels.common.dispatch import resolve_backend
-from mixerlab.kernels.fused.embedding import embedding
-from mixerlab.kernels.fused.heads import norm_heads, rotary_heads
+from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.parallax.reference import visible_keys
 from mixerlab.kernels.softmax_attention import attention_backend, softmax_attention
@@ -63,35 +61,19 @@ class Attention(ProjectedMixer):
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def mix(self, projected: Tensor) -> Tensor:
-        return self._attend(*self.heads(projected))
-
-    def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        """For rows of a table on a GPU: their heads are normed in the table, once for each token of the vocabulary.
-
-        Not for a subclass, which may mix in another way.
-        """
-        is_plain = type(self) is Attention and resolve_backend("auto", x.device) == "triton"
-        if rows is None or not self.qk_norm or not is_plain:
-            return None
-        gains = self.q_norm.weight, self.k_norm.weight, None
-        heads = self.num_heads, self.kv_heads, self.kv_heads
-        table = norm_heads(self.project(x), heads, self.head_dim, gains, NORM_EPS)
-        return self._attend(*self.heads(embedding(rows, table), normed=True))
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """`[B, T, heads * head_dim]`."""
+        q, k, v = self.heads(projected)
         if self.window is not None:  # Parallax's kernels know windows; with probes of zero they give attention
             return parallax_attention(q, torch.zeros_like(q), k, v, window=self.window).flatten(2)
         if self.kv_heads < self.num_heads:
             k, v = (x.repeat_interleave(self.num_heads // self.kv_heads, dim=2) for x in (k, v))
         return softmax_attention(q, k, v).flatten(2)
 
-    def heads(self, projected: Tensor, start: Tensor | None = None, *, normed: bool = False) -> tuple[Tensor, ...]:
-        """q and k, normed if they are not yet, and rotated, and v: `[B, T, heads, head_dim]` of what `project` gives.
+    def heads(self, projected: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:
+        """q and k, normed and rotated, and v: `[B, T, heads, head_dim]` of what `project` gives.
 
         `start`, `[B]`, is the position of the first token of each sequence, 0 by default.
         """
-        gains = (self.q_norm.weight, self.k_norm.weight, None) if self.qk_norm and not normed else None
+        gains = (self.q_norm.weight, self.k_norm.weight, None) if self.qk_norm else None
         rotated = True, True, False
         frequency = self.rope.inverse_frequency
         heads = self.num_heads, self.kv_heads, self.kv_heads

@@ -61,15 +61,8 @@ class ProjectedMixer(SequenceMixer):
         return self.project_out(self.mix_from(self.project(x), state)), state
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` `[B, T, d_model]` to `[B, T, d_model]`.
-
-        The first layer of a model with a small vocabulary takes these steps one by one (`models/stream.py`): it
-        projects a table of rows, and then looks up the products. It does so for mixers that leave `forward` as it is.
-        """
-        mixed = None if self._input_is_hooked() else self.project_and_mix_at_once(x)
-        if mixed is None:
-            mixed = self.mix(self.project(x))
-        return self.project_out(mixed)
+        """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
+        return self.project_out(self.mix(self.project(x)))
 
     def project(self, x: Tensor) -> Tensor:
         """`[..., d_model]` to the `[..., C]` that `mix` gets, each position by itself."""
@@ -90,13 +83,6 @@ class ProjectedMixer(SequenceMixer):
             for bias, layer in zip(biases, layers, strict=True)
         ]
         return projected + F.pad(torch.cat(columns), (0, padding)).to(projected.dtype)
-
-    def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        """`mix(project(x))`, for a mixer with one operator for both; None where there is none, or it cannot run.
-
-        With `rows`, int64 `[B, T]`, of `x[rows]`, for an `x` `[N, d_model]`.
-        """
-        return None
 
     def input_weight(self, padding: int = 0) -> Tensor:
         """The weights of the input projections one above the other, then `padding` rows of zeros."""

@@ -7,7 +7,6 @@ from torch import nn
 
 from mixerlab.checks.contract import WIDTH, check_mixer, check_replicas, check_state
 from mixerlab.mixers.base import SequenceMixer
-from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.records.errors import RefusedMixer
 
 
@@ -109,29 +108,6 @@ class Convolved(SequenceMixer):
 def test_a_mixer_that_vmap_refuses_keeps_the_contract():
     """On a CPU a run is float32, and computes this one side by side."""
     assert check_mixer(Convolved).why.startswith("in bfloat16, replicas compute one after another (vmap refuses ")
-
-
-def test_a_projection_that_mixes_positions_is_refused():
-    """In the first layer it would get the table of a small vocabulary, and not the sequence."""
-
-    class Shifted(ProjectedMixer):
-        input_projections = ("v",)
-
-        def __init__(self):
-            super().__init__()
-            self.v, self.o_proj = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-        def project(self, x):
-            return super().project(x).cumsum(-2)
-
-        def mix(self, projected):
-            return projected
-
-        def state_size(self, seq_len):
-            return WIDTH
-
-    with pytest.raises(RefusedMixer, match="in the first layer of a small vocabulary"):
-        check_mixer(Shifted)
 
 
 class Sums(Mixer):

@@ -1,4 +1,4 @@
-"""The residual stream against plain PyTorch in float64, whether it starts as a tensor or as a small table."""
+"""The residual stream against plain PyTorch in float64."""
 
 import pytest
 import torch
@@ -7,8 +7,6 @@ from every_mixer import mixer_of
 from formulas import attention, plain_norm, rotary
 from torch import nn
 
-from mixerlab.kernels.fused.embedding import Embedded
-from mixerlab.mixers import attn
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.block import Block
@@ -63,41 +61,25 @@ def compare(actual, expected, tensors):
 
 
 @pytest.mark.parametrize("scored", [slice(None), slice(3, 7), slice(-1, None)])
-@pytest.mark.parametrize("start", ["tensor", "table"])
-def test_a_block_of_attention_is_its_formula(start, scored):
+def test_a_block_of_attention_is_its_formula(scored):
     block = Block(WIDTH, Attention(WIDTH, qk_norm=False)).double()
     random_gains(block)
-    tokens, table = torch.randint(9, (2, LENGTH)), torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
-    x = ResidualStream(Embedded(tokens, table) if start == "table" else table[tokens])
-    expected = plain_block(block, table[tokens], lambda x: layer_of_attention(x, block.mixer), scored)
-    compare(block(x, scored).value(), expected, [table, *block.parameters()])
+    x = torch.randn(2, LENGTH, WIDTH, dtype=torch.float64, requires_grad=True)
+    expected = plain_block(block, x, lambda x: layer_of_attention(x, block.mixer), scored)
+    compare(block(ResidualStream(x), scored).value(), expected, [x, *block.parameters()])
 
 
-@pytest.mark.parametrize("vocabulary", [9, 200])  # the table is normed and projected, or what is looked up
 @pytest.mark.parametrize("n_layers", [1, 3])
 @pytest.mark.parametrize("name", [*MIXERS, "plain"])
-def test_a_model_is_blocks_of_the_textbook(name, n_layers, vocabulary):
-    model = LanguageModel(vocabulary, WIDTH, n_layers, lambda: mixer_called(name)).double()
+def test_a_model_is_blocks_of_the_textbook(name, n_layers):
+    model = LanguageModel(9, WIDTH, n_layers, lambda: mixer_called(name)).double()
     random_gains(model)
-    tokens = torch.randint(vocabulary, (2, LENGTH))
+    tokens = torch.randint(9, (2, LENGTH))
     x = model.embedding(tokens)
     for number, block in enumerate(model.blocks):
         x = plain_block(block, x, block.mixer, slice(2, None) if number == n_layers - 1 else slice(None))
     expected = plain_norm(x, model.norm.weight) @ model.head.weight.T + model.head.bias
     compare(model(tokens, slice(2, None)), expected, list(model.parameters()))
-
-
-@pytest.mark.parametrize("name", ["attn"])
-def test_heads_are_normed_in_the_table(name, monkeypatch):
-    """As on a GPU; not in a subclass, which may mix in another way."""
-    monkeypatch.setattr(attn, "resolve_backend", lambda *_: "triton")
-    mixer = mixer_called(name).double()
-    random_gains(mixer)
-    rows, table = torch.randint(9, (2, LENGTH)), torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
-    normed = mixer.project_and_mix_at_once(table, rows)
-    compare(mixer.project_out(normed), mixer(table[rows]), [table, *mixer.parameters()])
-    mixer.__class__ = type("Mine", (type(mixer),), {})
-    assert mixer.project_and_mix_at_once(table, rows) is None
 
 
 @pytest.mark.parametrize(
