@@ -50,12 +50,3 @@ def addressable(x: Tensor) -> Tensor:
         )
     farthest = sum((size - 1) * step for size, step in zip(inner, x.stride()[1:], strict=True))
     return unit_stride(x) if farthest < OFFSETS else x.contiguous()
-
-
-def empty_copy(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Memory for `x` `[groups, N, D]` in `dtype`. None stands for no copy, and gives a tensor without rows.
-
-    An operator's results cannot be optional: this is how one says that there is none.
-    """
-    groups, rows, width = x.shape
-    return torch.empty((groups, rows if dtype else 0, width), dtype=dtype or x.dtype, device=x.device)

@@ -1,29 +1,23 @@
 """Small operators fused into single launches, and a linear layer whose weight gradient fills a GPU."""
 
 from mixerlab.kernels.fused.cross_entropy import cross_entropy
-from mixerlab.kernels.fused.embedding import Embedded, embedding
-from mixerlab.kernels.fused.embedding_norm import EmbeddedSum, embedded_add_rms_norm, embedding_rms_norm
+from mixerlab.kernels.fused.embedding import embedding
 from mixerlab.kernels.fused.gates import gates
-from mixerlab.kernels.fused.heads import Form, Part, norm_heads, rotary_heads, split_heads
+from mixerlab.kernels.fused.heads import Form, Part, rotary_heads, split_heads
 from mixerlab.kernels.fused.linear import join_rows, linear
 from mixerlab.kernels.fused.mlp import swiglu_mlp
 from mixerlab.kernels.fused.rms_norm import add_rms_norm, rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu, swiglu_packed
 
 __all__ = [
-    "Embedded",
-    "EmbeddedSum",
     "Form",
     "Part",
     "add_rms_norm",
     "cross_entropy",
-    "embedded_add_rms_norm",
     "embedding",
-    "embedding_rms_norm",
     "gates",
     "join_rows",
     "linear",
-    "norm_heads",
     "rms_norm",
     "rotary_heads",
     "split_heads",

@@ -133,6 +133,20 @@ def test_embedding(device, rows, vocabulary, width, backend):
     check_close(partial(fused.embedding, backend=backend), plain_embedding, inputs)
 
 
+# Triton's interpreter multiplies the bits of bfloat16 elements, not their values. 300 rows are not multiplied.
+@pytest.mark.parametrize(
+    "backend, vocabulary", [("reference", 3), pytest.param("triton", 3, marks=pytest.mark.gpu), ("triton", 300)]
+)
+def test_a_token_that_stands_almost_everywhere(device, backend, vocabulary):
+    """Its gradient is a sum of thousands of equal terms, which bfloat16 could not add up."""
+    tokens = torch.zeros(4096, dtype=torch.int64, device=device)
+    table = torch.ones(vocabulary, 8, dtype=torch.bfloat16, device=device, requires_grad=True)
+    x = fused.embedding(tokens, table, backend=backend)
+    (grad,) = torch.autograd.grad(x, table, torch.full_like(x, 1.5))
+    assert grad.dtype == torch.bfloat16 and torch.equal(grad[0], torch.full_like(grad[0], 1.5 * 4096))
+    assert not grad[1:].any()
+
+
 @pytest.mark.parametrize("most", [256, 4])
 def test_embedding_under_vmap(device, most, monkeypatch):
     """Weights are columns of one tensor of all parameters, at a place that no vector load can use."""

@@ -7,7 +7,7 @@ import torch
 from formulas import EPS, of_length_one, plain_norm, rotary
 from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits
 
-from mixerlab.kernels.fused import Form, Part, norm_heads, rotary_heads, split_heads
+from mixerlab.kernels.fused import Form, Part, rotary_heads, split_heads
 from mixerlab.kernels.fused.heads import triton_kernels
 from mixerlab.kernels.fused.heads.parts import columns_of
 
@@ -30,7 +30,6 @@ NORMED = [
     Part(1, WIDTH, Form.ROTARY),
     Part(1, WIDTH, Form.RMS_NORM_ROTARY),
 ]
-NORMS = Form.RMS_NORM, Form.COPY, Form.RMS_NORM
 each_list = pytest.mark.parametrize("parts", [PARTS, NORMED], ids=["without gains", "with gains"])
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -108,26 +107,6 @@ def test_rotary_heads(device, backend):
     without = rotary_heads(inputs[0], 2, frequency, rotated, backend=backend)
     expected = [Part(2, 6, Form.ROTARY if rotates else Form.VIEW) for rotates in rotated]
     check(without, plain(inputs[0].double(), expected, frequency))
-
-
-@each_backend
-@pytest.mark.parametrize("padding", [0, PADDING])
-def test_norms_of_heads_where_they_stand(device, padding, backend):
-    """Under vmap too; the columns of a part without a gain, and those behind all parts, stay."""
-    heads, columns = (3, 2, 1), 6 * WIDTH
-    parts = [Part(count, WIDTH, form) for count, form in zip(heads, NORMS, strict=True)]
-
-    def normed(packed, first, last):
-        return norm_heads(packed, heads, WIDTH, (first, None, last), EPS, backend=backend)
-
-    def formula(packed, *gains):
-        results = plain(packed[None], parts, None, gains)
-        return torch.cat((*(x[0].flatten(1) for x in results), packed[:, columns:]), dim=1)
-
-    inputs = draw((2, 9, columns + padding), (2, WIDTH), (2, WIDTH), device=device)
-    first = [x[0] for x in inputs]
-    check_close(normed, formula, first)
-    check_replicas(normed, inputs)
 
 
 @each_list

@@ -8,7 +8,7 @@ from test_population_step import for_moments, for_parameters
 from torch.utils._pytree import tree_map_only
 
 from mixerlab.kernels import fused
-from mixerlab.kernels.fused import Embedded, Form, Part, norm_heads, split_heads
+from mixerlab.kernels.fused import Form, Part, split_heads
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule
 from mixerlab.kernels.local_linear import solved_probe
@@ -30,17 +30,11 @@ BF16, F32 = torch.bfloat16, torch.float32
 MAMBA = ((3, 4), (3,), (10, 3), (3, 2), (3,), (3, 4), (3,))  # conv weight, bias, x_proj, dt_proj, dt_bias, A_log, D
 
 
-def embedded_norm(table, y, gain, wanted=1):
-    tokens = torch.tensor([[0, 3, 3, 1, 2]], device=y.device)
-    result = fused.embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend="triton")[wanted]
-    return result.add_up() if wanted == 0 else result
-
-
 ONCE = {
     "rms_norm": (lambda x, w: fused.rms_norm(x, w, EPS, backend="triton"), [(2, 8), (8,)]),
     "linear": (lambda x, w: fused.linear(x, w, backend="triton").square(), [(2, 8), (4, 8)]),
     "mlp": (lambda *a: fused.swiglu_mlp(*a, backend="triton"), [(3, 8), (32, 8), (8, 16)]),
-    "embedded": (embedded_norm, [(4, 8), (1, 5, 8), (8,)]),
+    "add_rms_norm": (lambda x, y, w: fused.add_rms_norm(x, y, w, EPS, backend="triton")[1], [(2, 8), (2, 8), (8,)]),
     "parallax": (lambda *a: parallax_attention(*a, backend="triton"), [(1, 20, 2, 16)] * 4),
     "short parallax": (lambda *a: parallax_short_forward(*a, 0.25), [(1, 20, 2, 16)] * 4),
     "short softmax": (short_attention, [(1, 20, 2, 16)] * 3),
@@ -84,16 +78,9 @@ WRONG = [
     (fused.swiglu, (zeros(2, 8), zeros(2, 4)), {}, r"up torch.float32 \(2, 4\)"),
     (fused.swiglu_mlp, (zeros(3, 8), zeros(30, 8), zeros(8, 16)), {}, r"pass gate_up \[2 H, D\] and down \[D, H\]"),
     (fused.embedding, (ROWS[0], zeros(2, 3, 5)), {}, r"weight has shape \(2, 3, 5\)"),
-    (fused.embedded_add_rms_norm, (Embedded(ROWS[:, :3], zeros(5, 8)), X, zeros(8), EPS), {}, r"and y \(2, 3, 8\)"),
     (fused.linear, (zeros(2, 8), zeros(4, 7)), {}, r"weight has shape \(4, 7\) and x \(2, 8\)"),
     (fused.linear, (zeros(2, 8), zeros(4, 8, dtype=BF16)), {}, "x is torch.float32 and weight torch.bfloat16"),
     (fused.cross_entropy, (zeros(2, 3, 5), ROWS[0, :2]), {}, r"targets \(2,\)"),
-    (
-        norm_heads,
-        (zeros(3, 16), (1, 1), 8, (zeros(4), None), EPS),
-        {},
-        r"gains have shapes \[\(4,\)\] for .* \[8\]",
-    ),
     (split_heads, (X, [Part(3, 4)]), {}, r"packed has shape \(2, 3, 8\).* 12 columns"),
     (split_heads, (X, [ROTARY], zeros(4)), {}, r"inverse_frequency has shape \(4,\): heads of 4 need \(2,\)"),
     (

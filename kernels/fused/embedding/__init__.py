@@ -1,44 +1,10 @@
-"""Embedding look-up, now or later. Its gradient is a product with one-hot rows."""
-
-from dataclasses import dataclass, replace
-from typing import Self
+"""Embedding look-up. Its gradient is a product with one-hot rows."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-
-
-@dataclass(frozen=True, eq=False)  # tensors cannot be compared to one bool
-class Embedded:
-    """`embedding(tokens, table)` before it is looked up.
-
-    A layer that treats all positions alike can be applied to the table instead: once for each token of the vocabulary,
-    not once for each position. Its backward too runs over the table, with gradients that `look_up` has added up by
-    token. So a row of the table that is not finite gives the layer gradients that are not finite, even if its token
-    does not occur.
-
-    Args:
-        tokens: int64 `[...]`, from 0 to V - 1.
-        table: `[V, D]`.
-    """
-
-    tokens: Tensor
-    table: Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """`[..., D]`."""
-        return self.tokens.shape + self.table.shape[1:]
-
-    def __getitem__(self, places) -> Self:
-        """Some of the positions, by indices of the tokens."""
-        return replace(self, tokens=self.tokens[places])
-
-    def look_up(self, *, backend: str = "auto") -> Tensor:
-        """`[..., D]`."""
-        return embedding(self.tokens, self.table, backend=backend)
 
 
 def embedding(tokens: Tensor, weight: Tensor, *, backend: str = "auto") -> Tensor:

@@ -49,18 +49,12 @@ def _rows(tokens, weight):
 @torch.library.custom_op("mixerlab::embedding_backward", mutates_args=())
 def look_up_backward(grad: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
     """Gradient of `weight`, of which only the shape and dtype are used."""
-    groups, vocabulary = weight.shape[:2]
-    if vocabulary <= MAX_VOCABULARY:
-        return sum_by_token(grad, tokens, vocabulary, weight.dtype)
-    rows = tokens + vocabulary * torch.arange(groups, device=tokens.device)[:, None]
-    wide = grad.float().flatten(0, 1)
-    sums = torch.ops.aten.embedding_dense_backward(wide, rows.flatten(), groups * vocabulary, -1, False)
-    return sums.view(weight.shape).to(weight.dtype)
-
-
-def sum_by_token(grad: Tensor, tokens: Tensor, vocabulary: int, dtype: torch.dtype) -> Tensor:
-    """The gradient of the weight, `[groups, V, D]` in `dtype`, from that of the result `[groups, N, D]`."""
-    groups, rows, width = grad.shape
+    (groups, rows, width), vocabulary = grad.shape, weight.shape[1]
+    if vocabulary > MAX_VOCABULARY:
+        numbers = tokens + vocabulary * torch.arange(groups, device=tokens.device)[:, None]
+        wide = grad.float().flatten(0, 1)
+        sums = torch.ops.aten.embedding_dense_backward(wide, numbers.flatten(), groups * vocabulary, -1, False)
+        return sums.view(weight.shape).to(weight.dtype)
     block_v = min(max(triton.next_power_of_2(vocabulary), 16), MAX_BLOCK_V[grad.element_size()])
     block_d = min(max(triton.next_power_of_2(width), 16), MAX_BLOCK_D)
     blocks = triton.cdiv(vocabulary, block_v) * triton.cdiv(width, block_d)
@@ -77,7 +71,7 @@ def sum_by_token(grad: Tensor, tokens: Tensor, vocabulary: int, dtype: torch.dty
             BLOCK_N=BLOCK_N,
             num_warps=WARPS,
         )
-    return sum_parts(sums, dtype)
+    return sum_parts(sums, weight.dtype)
 
 
 register(look_up, gradients=lambda ctx, grad: (None, look_up_backward(grad, *ctx.saved_tensors)))

@@ -7,7 +7,7 @@ parts are added up afterwards.
 import triton
 import triton.language as tl
 
-from mixerlab.kernels.fused.triton_one_hot import add_by_token
+TF32_BITS = tl.constexpr(-(2**13))  # of a float32: sign, exponent and ten bits
 
 
 # Two builds: for weights aligned for vector loads, and for any place among the population's parameters. Eight loads for
@@ -25,6 +25,21 @@ def embedding_forward_kernel(
     mask = (row < N)[:, None] & (column < D)[None, :]
     y = tl.load(weight_ptr + group * weight_group + token[:, None] * weight_row + column[None, :], mask=mask)
     tl.store(y_ptr + (group * N + row)[:, None] * D + column[None, :], y, mask=mask)
+
+
+@triton.jit
+def _add_by_token(sums, tokens, v, rows):
+    """Adds each of `rows` `[N, D]` to the row of `sums` `[V, D]` whose token `v` `[V]` is that of `tokens` `[N]`.
+
+    A product with one-hot rows is exact in every dtype. TF32 has 11 bits of mantissa. So float32 rows take two
+    products, with their first 11 bits and with the rest, and keep 22 of their 24 bits.
+    """
+    one_hot = (v[:, None] == tokens[None, :]).to(rows.dtype)
+    if rows.dtype == tl.float32:
+        high = (rows.to(tl.int32, bitcast=True) & TF32_BITS).to(tl.float32, bitcast=True)
+        sums = tl.dot(one_hot, rows - high, sums, input_precision="tf32")
+        return tl.dot(one_hot, high, sums, input_precision="tf32")
+    return tl.dot(one_hot, rows, sums)
 
 
 @triton.jit(do_not_specialize=["N", "V", "part_rows"])
@@ -47,6 +62,6 @@ def embedding_backward_kernel(
             mask=(row < N)[:, None] & (column < D)[None, :],
             other=0.0,
         )
-        sums = add_by_token(sums, token, v, grad)
+        sums = _add_by_token(sums, token, v, grad)
     at = ((group * parts + part) * V + v)[:, None] * D + column[None, :]
     tl.store(sums_ptr + at, sums, mask=(v < V)[:, None] & (column < D)[None, :])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_traced, why_not_triton
-from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, lists_of, views
+from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, views
 from mixerlab.kernels.fused.linear import join_rows
 from mixerlab.kernels.fused.rms_norm.reference import wide_rms_norm
 
@@ -104,43 +104,6 @@ def rotary_heads(
     ]
     given = [gain for gain in gains if gain is not None]
     return split_heads(packed, parts, inverse_frequency, given, eps, start=start, backend=backend)
-
-
-def norm_heads(
-    packed: Tensor,
-    num_heads: Sequence[int],
-    width: int,
-    gains: Sequence[Tensor | None],
-    eps: float,
-    *,
-    backend: str = "auto",
-) -> Tensor:
-    """RMSNorm of heads where they stand: for a table of few rows, before they are looked up.
-
-    Args:
-        packed: `[N, C]`, parts of `num_heads` heads of this width side by side, and any columns behind them.
-        gains: for each part `[width]`, or None if it is not normed.
-
-    The other arguments and the errors are those of `split_heads`.
-
-    Returns:
-        `[N, C]` in the dtype of `packed`.
-    """
-    given = [gain for gain in gains if gain is not None]
-    parts = [
-        Part(heads, width, Form.COPY if gain is None else Form.RMS_NORM)
-        for heads, gain in zip(num_heads, gains, strict=True)
-    ]
-    rest = packed.shape[-1] - columns_of(parts)
-    parts += [Part(1, rest, Form.COPY)] if rest else []
-    _check_gains(given, parts, eps)
-    why = why_not_triton(packed, *given)
-    if resolve_backend(backend, packed.device, why) == "reference":
-        results = _reference(packed[None], parts, None, given, eps, None)
-        return torch.cat([x.flatten(2) for x in results], dim=-1)[0]
-    from mixerlab.kernels.fused.heads.operator import norm
-
-    return norm(packed[None], join_rows(*(gain[None] for gain in given))[None], eps, *lists_of(parts))[0]
 
 
 def _check_gains(gains: Sequence[Tensor], parts: Sequence[Part], eps: float) -> None:

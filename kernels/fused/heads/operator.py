@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.registration import fold_replicas, register
+from mixerlab.kernels.common.registration import fold_replicas
 from mixerlab.kernels.fused.heads import triton_kernels
 from mixerlab.kernels.fused.heads.parts import Form, Part, empty_results, lists_of, parts_of, views, with_views
 
@@ -22,7 +22,7 @@ def split(
 
     `packed` `[groups * B, T, C]` has the sequences of one group of parameters after another.
     """
-    return list(triton_kernels.split(packed, inverse_frequency, parts_of(heads, widths, forms), gains, eps))
+    return triton_kernels.split(packed, inverse_frequency, parts_of(heads, widths, forms), gains, eps)
 
 
 @torch.library.custom_op("mixerlab::split_heads_backward", mutates_args=())
@@ -42,28 +42,6 @@ def split_backward(
         grads, packed, inverse_frequency, parts_of(heads, widths, forms), grad_packed, gains, eps
     )
     return [grad_packed] if grad_gains is None else [grad_packed, grad_gains]
-
-
-@torch.library.custom_op("mixerlab::norm_heads", mutates_args=())
-def norm(packed: Tensor, gains: Tensor, eps: float, heads: list[int], widths: list[int], forms: list[int]) -> Tensor:
-    """`norm_heads` of `packed` `[groups, N, C]`, of which the parts are all columns."""
-    normed, parts = packed.new_empty(packed.shape), parts_of(heads, widths, forms)
-    triton_kernels.split(packed, None, parts, gains, eps, views(normed, parts))
-    return normed
-
-
-@norm.register_fake
-def _(packed, gains, eps, heads, widths, forms):
-    return packed.new_empty(packed.shape)
-
-
-def _gradients(ctx, grad: Tensor):
-    packed, gains = ctx.saved_tensors
-    grads = views(grad, parts_of(*ctx.options[1:]))
-    return tuple(split_backward(grads, packed, None, gains, *ctx.options))
-
-
-register(norm, gradients=_gradients, options=4)
 
 
 @split.register_fake

@@ -274,11 +274,10 @@ def split(
     parts: Sequence[Part],
     gains: Tensor | None = None,
     eps: float = 0.0,
-    results: Sequence[Tensor] | None = None,
-) -> Sequence[Tensor]:
-    """`split` of `kernels.fused.heads.operator`, written to `results` if they are given."""
+) -> list[Tensor]:
+    """`split` of `kernels.fused.heads.operator`."""
     packed = addressable(packed)
-    results = empty_results(packed, parts) if results is None else results
+    results = empty_results(packed, parts)
     remaining = iter(results)
     moves = [
         _Move(part.form, _FORWARD[part.form], x, next(remaining), x)

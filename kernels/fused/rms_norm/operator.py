@@ -4,7 +4,7 @@ import torch
 import triton
 from torch import Tensor
 
-from mixerlab.kernels.common.addressing import empty_copy, unit_stride
+from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.device import processors
 from mixerlab.kernels.common.registration import fold_replicas, register
 from mixerlab.kernels.common.triton_sums import sum_parts
@@ -15,17 +15,13 @@ FORWARD_WARPS = 4
 # (warps, programs for each multiprocessor of all groups together, stages). The backward keeps more of a tile than the
 # forward: it took 236 us with 4 warps and 201 us with 8 (3 x 131,072 rows).
 BACKWARD = (8, 4, 3)
-# If the backward adds up by token: (rows of a step, and the three of BACKWARD), by the largest vocabulary. For larger
-# ones the sums would take most registers, and a second kernel adds up what this one writes. 3 x 131,072 rows of 16 and
-# 32 tokens took 190 and 217 us, and 255 us by two kernels.
-SUMMED = {16: (16, 8, 3, 1), 32: (32, 4, 4, 1)}
 
 
 @torch.library.custom_op("mixerlab::rms_norm", mutates_args=())
 def norm(x: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype) -> Tensor:
     """`rms_norm` of `x` `[groups, N, D]` with `weight` `[groups, D]`."""
     normed = x.new_empty(x.shape, dtype=out_dtype)
-    launch_forward(None, x.contiguous(), None, None, weight, eps, None, normed)
+    _launch_forward(x, None, weight, eps, None, normed)
     return normed
 
 
@@ -38,7 +34,7 @@ def _(x, weight, eps, out_dtype):
 def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """`add_rms_norm` of `x` and `y` `[groups, N, D]` with `weight` `[groups, D]`."""
     total, normed = results = _sum_results(x, y, weight, eps, out_dtype)
-    launch_forward(None, x.contiguous(), y, None, weight, eps, total, normed)
+    _launch_forward(x, y, weight, eps, total, normed)
     return results
 
 
@@ -61,86 +57,58 @@ def norm_backward(
 
     `grad_past`, the gradient that reaches `x` past the norm, is added to that of `x`.
     """
-    grad_x, copy = x.new_empty(x.shape), empty_copy(x, copy_dtype)
-    of_copy = copy if copy_dtype else None
-    sums = launch_backward(None, grad, grad_past, x.contiguous(), None, weight, eps, grad_x, of_copy)
-    return grad_x, sums.squeeze(1).to(weight.dtype), copy
+    x, weight = x.contiguous(), unit_stride(weight)
+    groups, rows, width = x.shape
+    grad_x, copy = x.new_empty(x.shape), _empty_copy(x, copy_dtype)
+    block = _block(width)
+    tile, (warps, programs, stages) = max(1, TILE // block), BACKWARD
+    parts = min(triton.cdiv(rows, tile), max(1, programs * processors(x.device) // groups))
+    sums = x.new_empty((groups, parts, width), dtype=torch.float32)
+    if x.numel():
+        past = None if grad_past is None else grad_past.contiguous()
+        rms_norm_backward_kernel[parts, groups](
+            *(grad.contiguous(), past, x, weight, grad_x, copy if copy_dtype else None, sums),
+            *(rows, weight.stride(0), eps),
+            D=width,
+            BLOCK_D=block,
+            ROWS=tile,
+            num_warps=warps,
+            num_stages=stages,
+        )
+    return grad_x, sum_parts(sums, weight.dtype), copy
 
 
 @norm_backward.register_fake
 def _(grad, grad_past, x, weight, eps, copy_dtype):
-    return x.new_empty(x.shape), weight.new_empty(weight.shape), empty_copy(x, copy_dtype)
+    return x.new_empty(x.shape), weight.new_empty(weight.shape), _empty_copy(x, copy_dtype)
 
 
-def launch_forward(
-    tokens: Tensor | None,
-    x: Tensor,
-    y: Tensor | None,
-    z: Tensor | None,
-    weight: Tensor,
-    eps: float,
-    total: Tensor | None,
-    normed: Tensor,
+def _empty_copy(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Memory for `x` `[groups, N, D]` in `dtype`. None stands for no copy, and gives a tensor without rows.
+
+    An operator's results cannot be optional: this is how one says that there is none.
+    """
+    groups, rows, width = x.shape
+    return torch.empty((groups, rows if dtype else 0, width), dtype=dtype or x.dtype, device=x.device)
+
+
+def _launch_forward(
+    x: Tensor, y: Tensor | None, weight: Tensor, eps: float, total: Tensor | None, normed: Tensor
 ) -> None:
     """Fills `total` and `normed`."""
-    groups, rows, width = normed.shape
+    groups, rows, width = x.shape
     weight = unit_stride(weight)
-    if normed.numel():
+    if x.numel():
         block = _block(width)
         tile = max(1, TILE // block)
         rms_norm_forward_kernel[triton.cdiv(rows, tile), groups](
-            *(tokens, x, _contiguous(y), _contiguous(z), weight, total, normed),
-            *(rows, 0 if tokens is None else x.stride(0), weight.stride(0), eps),
+            *(x.contiguous(), None if y is None else y.contiguous(), weight, total, normed),
+            *(rows, weight.stride(0), eps),
             D=width,
             BLOCK_D=block,
             ROWS=tile,
             num_warps=FORWARD_WARPS,
         )
-
-
-def launch_backward(
-    tokens: Tensor | None,
-    grad: Tensor,
-    grad_past: Tensor | None,
-    x: Tensor,
-    y: Tensor | None,
-    weight: Tensor,
-    eps: float,
-    grad_x: Tensor | None,
-    copy: Tensor | None,
-) -> Tensor:
-    """Fills `grad_x` and `copy`. Returns the gradient of the weight, float32 `[groups, 1, D]`.
-
-    Without `grad_x` the result is `[groups, 1 + V, D]`, with the gradients added up by token below.
-    """
-    groups, rows, width = grad.shape
-    block = _block(width)
-    if grad_x is None:
-        vocabulary = x.shape[1]
-        block_v = next(most for most in SUMMED if vocabulary <= most)
-        tile, warps, programs, stages = SUMMED[block_v]
-    else:
-        vocabulary, block_v = 0, 16
-        tile, warps, programs, stages = max(1, TILE // block), *BACKWARD
-    parts = min(triton.cdiv(rows, tile), max(1, programs * processors(x.device) // groups))
-    sums = x.new_empty((groups, parts, 1 + vocabulary, width), dtype=torch.float32)
-    weight = unit_stride(weight)
-    if grad.numel():
-        rms_norm_backward_kernel[parts, groups](
-            *(tokens, grad.contiguous(), _contiguous(grad_past), x, y, weight, grad_x, copy, sums),
-            *(rows, vocabulary, 0 if tokens is None else x.stride(0), weight.stride(0), eps),
-            D=width,
-            BLOCK_D=block,
-            BLOCK_V=block_v,
-            ROWS=tile,
-            num_warps=warps,
-            num_stages=stages,
-        )
-    return sum_parts(sums, torch.float32)
-
-
-def _contiguous(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.contiguous()
 
 
 def _block(width: int) -> int:
@@ -160,8 +128,7 @@ def _save_sum(ctx, inputs, output):
     ctx.save_for_backward(output[0], weight)
 
 
-def sum_gradients(ctx, grad_past: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Those of x, y and weight of `add_norm`, for an operator that saved its sum, weight, `eps` and `dtypes`."""
+def _sum_gradients(ctx, grad_past: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, ...]:
     x_dtype, y_dtype = ctx.dtypes
     if grad is None:
         assert grad_past is not None  # autograd calls this only if a result has a gradient
@@ -204,5 +171,5 @@ class InputAndNorm(torch.autograd.Function):
 
 
 register(norm, gradients=_gradients, options=2)
-register(add_norm, save=_save_sum, gradients=sum_gradients, options=2)
+register(add_norm, save=_save_sum, gradients=_sum_gradients, options=2)
 register(norm_backward)

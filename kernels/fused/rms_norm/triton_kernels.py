@@ -3,31 +3,23 @@
 Forward: one tile of rows per program. Backward: a fixed number of programs stride over the rows, so that each keeps its
 part of the gradient of the weight in registers; the parts are added up afterwards. No atomics: the result has the same
 bits every time. The backward computes the scale of a row again; only the input is saved.
-
-With `tokens`, x is a small table whose rows are looked up, forward and again backward. The backward adds up the
-gradients by token, through a product with one-hot rows as in the embedding, and writes no tensor of the size of x.
 """
 
 import triton
 import triton.language as tl
 
-from mixerlab.kernels.fused.triton_one_hot import add_by_token
-
 # One build for any number of rows, and for weights at any place among the population's parameters.
-ANY = {"do_not_specialize": ["N", "V", "weight_group"], "do_not_specialize_on_alignment": ["weight_ptr"]}
+ANY = {"do_not_specialize": ["N", "weight_group"], "do_not_specialize_on_alignment": ["weight_ptr"]}
 
 
 @triton.jit(**ANY)
 def rms_norm_forward_kernel(
-    tokens_ptr,  # None: x has a row for each position, else for each token
     x_ptr,
     y_ptr,  # added to x, unless None
-    z_ptr,  # added to both, unless None
     weight_ptr,
     total_ptr,  # None: the sum is not written, and not rounded before it is normed
     normed_ptr,
     N,
-    x_group,  # with tokens
     weight_group,
     eps,
     D: tl.constexpr,
@@ -40,15 +32,9 @@ def rms_norm_forward_kernel(
     mask = (row < N)[:, None] & (column < D)[None, :]
     at = (group * N + row)[:, None] * D + column[None, :]
     weight = tl.load(weight_ptr + group * weight_group + column, mask=column < D, other=0.0).to(tl.float32)
-    x_at = at
-    if tokens_ptr is not None:
-        token = tl.load(tokens_ptr + group * N + row, mask=row < N, other=0)
-        x_at = group * x_group + token[:, None] * D + column[None, :]
-    x = tl.load(x_ptr + x_at, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
     if y_ptr is not None:
         x += tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    if z_ptr is not None:
-        x += tl.load(z_ptr + at, mask=mask, other=0.0).to(tl.float32)
     if total_ptr is not None:
         # Normed as it is stored, rounded: so the backward reads it.
         total = x.to(total_ptr.dtype.element_ty)
@@ -61,23 +47,18 @@ def rms_norm_forward_kernel(
 
 @triton.jit(**ANY)
 def rms_norm_backward_kernel(
-    tokens_ptr,  # None: x has a row for each position, and so has its gradient
     grad_ptr,
     past_ptr,  # the gradient that reaches x past the norm; None if there is none
     x_ptr,
-    y_ptr,  # was added to the rows of a table; None if x is the sum already
     weight_ptr,
-    grad_x_ptr,  # None: the gradient is added up by token
+    grad_x_ptr,
     copy_ptr,  # for the gradient of x in another dtype; None if it is not needed
-    sums_ptr,  # of each part: a row for the weight, and V rows for the tokens
+    sums_ptr,  # the gradient of the weight, a row of each part
     N,
-    V,
-    x_group,  # with tokens
     weight_group,
     eps,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     group = tl.program_id(1).to(tl.int64)
@@ -85,19 +66,11 @@ def rms_norm_backward_kernel(
     column = tl.arange(0, BLOCK_D)
     weight = tl.load(weight_ptr + group * weight_group + column, mask=column < D, other=0.0).to(tl.float32)
     grad_weight = tl.zeros((ROWS, BLOCK_D), dtype=tl.float32)
-    v = tl.arange(0, BLOCK_V)
-    grad_table = tl.zeros((BLOCK_V, BLOCK_D), dtype=tl.float32)
     for start in range(part * ROWS, N, parts * ROWS):
         row = start + tl.arange(0, ROWS)
         mask = (row < N)[:, None] & (column < D)[None, :]
         at = (group * N + row)[:, None] * D + column[None, :]
-        x_at = at
-        if tokens_ptr is not None:
-            token = tl.load(tokens_ptr + group * N + row, mask=row < N, other=0)
-            x_at = group * x_group + token[:, None] * D + column[None, :]
-        x = tl.load(x_ptr + x_at, mask=mask, other=0.0).to(tl.float32)
-        if y_ptr is not None:
-            x += tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
         grad = tl.load(grad_ptr + at, mask=mask, other=0.0).to(tl.float32)
         # Zero for rows past N: it would be infinite if eps were 0.
         scale = tl.where(row < N, tl.rsqrt(tl.sum(x * x, axis=1) / D + eps), 0.0)[:, None]
@@ -107,14 +80,7 @@ def rms_norm_backward_kernel(
         grad_x = scale * (grad - x * (tl.sum(grad * x, axis=1) / D)[:, None])
         if past_ptr is not None:
             grad_x += tl.load(past_ptr + at, mask=mask, other=0.0).to(tl.float32)
-        if grad_x_ptr is not None:
-            tl.store(grad_x_ptr + at, grad_x, mask=mask)
-        else:
-            grad_table = add_by_token(grad_table, token, v, grad_x)  # rows past N are zeros
+        tl.store(grad_x_ptr + at, grad_x, mask=mask)
         if copy_ptr is not None:
             tl.store(copy_ptr + at, grad_x, mask=mask)
-    sums = sums_ptr + (group * parts + part) * (1 + V) * D + column
-    tl.store(sums, tl.sum(grad_weight, axis=0), mask=column < D)
-    if grad_x_ptr is None:
-        mask = (v < V)[:, None] & (column < D)[None, :]
-        tl.store(sums[None, :] + (1 + v)[:, None] * D, grad_table, mask=mask)
+    tl.store(sums_ptr + (group * parts + part) * D + column, tl.sum(grad_weight, axis=0), mask=column < D)
