@@ -66,12 +66,15 @@ class ProjectedMixer(SequenceMixer):
 
     def project(self, x: Tensor) -> Tensor:
         """`[..., d_model]` to the `[..., C]` that `mix` gets, each position by itself."""
-        layers = self._input_layers()
+        layers: list[nn.Linear] = [getattr(self, name) for name in self.input_projections]
         width = sum(layer.out_features for layer in layers)
         padding = -width % ALIGNMENT if len(layers) > 1 else 0
-        if self._input_is_hooked():
+        if any(map(is_hooked, layers)):
             return F.pad(torch.cat([self._called(name, x) for name in self.input_projections], dim=-1), (0, padding))
-        projected = linear(x, self.input_weight(padding))
+        weights = [layer.weight for layer in layers]
+        if padding:
+            weights.append(weights[0].new_zeros(padding, weights[0].shape[1]))
+        projected = linear(x, join_rows(*weights) if len(weights) > 1 else weights[0])
         biases = [
             None if name in self.biases_in_mix else layer.bias
             for name, layer in zip(self.input_projections, layers, strict=True)
@@ -84,13 +87,6 @@ class ProjectedMixer(SequenceMixer):
         ]
         return projected + F.pad(torch.cat(columns), (0, padding)).to(projected.dtype)
 
-    def input_weight(self, padding: int = 0) -> Tensor:
-        """The weights of the input projections one above the other, then `padding` rows of zeros."""
-        weights = [layer.weight for layer in self._input_layers()]
-        if padding:
-            weights.append(weights[0].new_zeros(padding, weights[0].shape[1]))
-        return join_rows(*weights) if len(weights) > 1 else weights[0]
-
     def project_out(self, mixed: Tensor) -> Tensor:
         """What `mix` gives, `[B, T, ...]`, to the mixer's output `[B, T, d_model]`."""
         layer = getattr(self, self.output_projection)
@@ -99,13 +95,7 @@ class ProjectedMixer(SequenceMixer):
         y = linear(mixed, layer.weight)
         return y if layer.bias is None else y + layer.bias.to(y.dtype)
 
-    def _input_is_hooked(self) -> bool:
-        return any(map(is_hooked, self._input_layers()))
-
     def _called(self, name: str, x: Tensor) -> Tensor:
         layer = getattr(self, name)
         y = layer(x)
         return y - layer.bias.to(y.dtype) if name in self.biases_in_mix and layer.bias is not None else y
-
-    def _input_layers(self) -> list[nn.Linear]:
-        return [getattr(self, name) for name in self.input_projections]

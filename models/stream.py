@@ -1,7 +1,7 @@
 """The residual stream of a model: an addition and the norm behind it are one launch, across the borders of blocks.
 
-That operator does not call the norm whose weight it reads. So a norm with hooks is called instead, which gives the same
-within rounding. Only inside our mixers do some hooks never fire: those on norms of heads, rotary embeddings,
+What is fused does not call the modules whose weights it reads. So a module with hooks is called instead, which gives
+the same within rounding. Only inside our mixers do some hooks never fire: those on norms of heads, rotary embeddings,
 convolutions and the small projections of Mamba and KDA.
 """
 
