@@ -16,10 +16,11 @@ from mixerlab.benchmarks.language_model import Peer
 from mixerlab.benchmarks.measuring import Table
 from mixerlab.benchmarks.parallax_decode import heat_map
 from mixerlab.benchmarks.throughput import bytes_of_token
+from mixerlab.benchmarks.without_kernel import VARIANTS, left_out
 from mixerlab.generate import TokenReader
 
 ROOT = Path(__file__).parents[1]
-WRITING = ("generate", "language_model", "layers", "parallax_decode", "parallax_kernel", "throughput")
+WRITING = ("generate", "language_model", "layers", "parallax_decode", "parallax_kernel", "throughput", "without_kernel")
 
 
 @pytest.mark.parametrize("name", ["first_step", *WRITING])
@@ -30,6 +31,13 @@ def test_without_a_gpu_nothing_is_started(monkeypatch, tmp_path, name):
     with pytest.raises(SystemExit, match="needs an NVIDIA GPU"):
         importlib.import_module(f"mixerlab.benchmarks.{name}").main()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_a_variant_leaves_out_is_there(variant):
+    pytest.importorskip("triton")
+    with left_out(VARIANTS[variant]):
+        pass
 
 
 def test_the_ema_that_is_measured_is_the_readmes():
