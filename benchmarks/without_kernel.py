@@ -4,11 +4,8 @@
 
 Each variant leaves out one operator as if it were removed, and what takes over may be other kernels of ours:
 
-- `mlp`: `linear`, `swiglu`, `linear`; `norm_linear`: `rms_norm`, `linear`; `gated_norm`: `rms_norm`, `swiglu`;
-- `embedding_norm`: `embedding`, `rms_norm`; `convolve_heads`: `heads`, `short_convolution`;
-- `block`, Mamba's: `short_convolution`, `linear`, scan; `parallax projected`: `linear`, `heads`, attention;
-- `parallax short`: the kernels for long sequences;
-- `table`: a small vocabulary no longer stands in for all positions up to the first projection (`models/stream.py`);
+- `mlp`: `linear`, `swiglu`, `linear`; `convolve_heads`: `heads`, `short_convolution`;
+- `block`, Mamba's: `short_convolution`, `linear`, scan; `parallax short`: the kernels for long sequences;
 - the others: PyTorch's operations.
 
 Where a variant has several names, the others cannot stay without one of them; `swiglu` runs only without `mlp`.
@@ -35,12 +32,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
 
 from mixerlab.benchmarks.measuring import Table, milliseconds, options_on_gpu, parser_of
 from mixerlab.benchmarks.throughput import Trial, config
 from mixerlab.config.building import TaskShape
-from mixerlab.kernels.fused import rms_norm, swiglu
 
 REPLICAS, ROUNDS, STEPS = 3, 8, 10
 MIXERS = ("parallax", "mamba", "gdn", "affine_mesa", "attn", "mesa")
@@ -49,7 +44,6 @@ SHAPES = {"MAD": TaskShape(16, 128), "challenge": TaskShape(256, 1024)}
 # The operators that a variant leaves out, in `kernels`.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "nothing": (),
-    "parallax projected": ("parallax.projected",),
     "parallax short": ("parallax.triton_short",),
     "block": ("selective_scan.block",),
     "centring": ("centring",),
@@ -57,14 +51,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "convolve_heads": ("short_convolution.heads",),
     "short_convolution, convolve_heads, block": ("short_convolution", "selective_scan.block"),
     "heads, convolve_heads": ("fused.heads", "short_convolution.heads"),
-    "gated_norm": ("fused.gated_norm",),
     "gates": ("fused.gates",),
     "mlp": ("fused.mlp",),
     "mlp, swiglu": ("fused.mlp", "fused.swiglu"),
-    "norm_linear": ("fused.norm_linear",),
-    "embedding_norm": ("fused.embedding_norm",),
-    "rms_norm, embedding_norm": ("fused.rms_norm", "fused.embedding_norm"),
-    "table": ("table",),
+    "rms_norm": ("fused.rms_norm",),
     "embedding": ("fused.embedding",),
     "linear": ("fused.linear",),
     "cross_entropy": ("fused.cross_entropy",),
@@ -75,21 +65,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def norm_then_gate(x: Tensor, gate: Tensor, weight: Tensor, eps: float, *, silu: bool = True) -> Tensor:
-    normed = rms_norm(x, weight, eps).flatten(-2)
-    return swiglu(gate, normed) if silu else normed * gate.sigmoid()
-
-
 def gives(value: Any) -> Any:
     return lambda *_, **__: value
 
 
 # Module, name in it and what stands there instead: to leave an operator out. By default its `resolve_backend`.
 SWITCHES: dict[str, list[tuple[str, str, Any]]] = {
-    "parallax.projected": [
-        ("mixers.parallax", "is_one_operator", gives(False)),
-        ("kernels.parallax.projected", "is_one_operator", gives(False)),
-    ],
     "parallax.triton_short": [("kernels.parallax.triton_launch", "SHORT_LENGTH", 0)],
     "selective_scan.block": [("kernels.selective_scan.block", "selective_scan_backend", gives("reference"))],
     "centring": [("kernels.centring", "choose_backend", gives("reference"))],
@@ -98,8 +79,6 @@ SWITCHES: dict[str, list[tuple[str, str, Any]]] = {
         ("kernels.short_convolution", "resolve_backend", gives("reference")),
         ("kernels.short_convolution.heads", "resolve_backend", gives("reference")),
     ],
-    "fused.gated_norm": [(f"mixers.{mixer}", "gated_rms_norm", norm_then_gate) for mixer in ("gdn", "kda")],
-    "table": [("kernels.fused.embedding_norm", "MOST_ROWS", 0)],
     # Other operators call their backward, which then is PyTorch's.
     "fused.embedding": [
         ("kernels.fused.embedding", "resolve_backend", gives("reference")),
@@ -112,7 +91,6 @@ SWITCHES: dict[str, list[tuple[str, str, Any]]] = {
 }
 # The modules whose calls are those of an operator, where it is not its own and those below.
 COUNTED = {
-    "table": "fused.embedding_norm",
     "fused.embedding": "fused.embedding.triton_kernels",
     "fused.linear": "fused.linear.triton_kernels",
 }
