@@ -46,7 +46,7 @@ def make(folder: Path, scratch: Path) -> None:
         for column in both["column"]
     ]
     recipes = {name: best_of_seeds(rows, RATES) for name, rows in both.groupby("recipe", sort=False)}
-    (folder / "recipes.md").write_text(recipe_table(recipes))
+    (folder / "recipes.md").write_text(f"{recipe_table(recipes)}Parallax is the former one.\n")
 
 
 def levels_lines(sides: Mapping[str, pd.DataFrame]) -> list[list[str]]:
