@@ -130,7 +130,7 @@ class PopulationTraining(L.LightningModule):
             if self.graph_key is not None:
                 apart = steps.examples.apart
                 scored = steps.examples.scored, apart and apart.scored
-                how = self.population.execution, self.population.compiled
+                how = self.population.in_a_loop, self.population.compiled
                 key = self.graph_key, self.config.bf16, repr(scored), rows.shape, self.config.accumulate, how
             self.graphs = self.cache.take(
                 key, steps.written_tensors(), steps.read_tensors(), self.population.generators

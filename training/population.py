@@ -8,7 +8,6 @@ optimizer is a few operations on column ranges.
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,6 @@ from mixerlab.models.stream import ALL
 from mixerlab.training.layout import PAPER, Grouping, Layout
 
 _STREAM = 1  # of a seed: initial values and the order of rows come from other streams
-
-
-class Execution(StrEnum):
-    """How replicas compute."""
-
-    VMAP = "vmap"  # side by side, each operation once for all of them
-    LOOP = "loop"  # one after another
 
 
 def is_ours(model: nn.Module) -> bool:
@@ -222,7 +214,6 @@ class Population(nn.Module):
 
     Attributes:
         replicas: the numbers of those it holds: all at the start, in order, and what `keep` left of them later.
-        execution: how they compute.
         places: of the model's tensors (`places_of`).
         compiled: the names in the model of the mixers that are (`training.compiled`).
         buffers_by_replica: the buffers that each replica has for itself, by their names in the model, `[R, ...]`.
@@ -254,7 +245,6 @@ class Population(nn.Module):
                 require_same_again(built, seed, model)
             buffers.append(dict(model.named_buffers()))
         self.layout = layout
-        self.execution = Execution.VMAP
         self.compiled: frozenset[str] = frozenset()
         self.buffers_by_replica = _by_seed(buffers)
         self.generators: list[torch.Generator] = []
@@ -271,6 +261,11 @@ class Population(nn.Module):
 
     def __len__(self) -> int:
         return len(self.replicas)
+
+    @property
+    def in_a_loop(self) -> bool:
+        """Whether replicas compute one after another, and not side by side under `vmap`."""
+        return bool(self.generators)
 
     @property
     def device(self) -> torch.device:
@@ -297,7 +292,6 @@ class Population(nn.Module):
 
     def compute_in_a_loop(self) -> None:
         """From now on replicas compute one after another, each with a generator that is seeded by its seed."""
-        self.execution = Execution.LOOP
         seeds = (seed_of_stream(self.seeds[number], _STREAM) for number in self.replicas)
         self.generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
 
@@ -338,7 +332,7 @@ class Population(nn.Module):
             return logits, {name: tensors[name] for name in buffers}  # in which it has put what the model assigned
 
         parameters, own = self.parameters_by_name(), self.buffers_by_replica
-        if self.execution is Execution.VMAP:
+        if not self.in_a_loop:
             buffers = {name: buffer.clone() for name, buffer in own.items()}
             logits, changed = side_by_side(one_replica)(parameters, buffers, tokens)
         else:
