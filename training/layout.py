@@ -45,15 +45,11 @@ class Grouping:
         """The rule of the model's parameter `name`; `is_linear`: it is the weight of an nn.Linear, or marked as one."""
         if parameter.ndim < 2:
             return Rule.GAIN
-        if name == HEAD:
-            by_muon = self.head == "muon"
-        elif is_linear and name.startswith("decoder."):
-            by_muon = self.decoder == "muon"
-        elif is_linear:
-            by_muon = True
+        if is_linear:
+            by = self.head if name == HEAD else self.decoder if name.startswith("decoder.") else "muon"
         else:
-            by_muon = ".mixer." in name and self.filters == "muon"
-        return Rule.MATRIX if by_muon else Rule.TABLE
+            by = self.filters if ".mixer." in name else "adam"
+        return Rule.MATRIX if by == "muon" else Rule.TABLE
 
 
 PAPER = Grouping()  # the reading of the paper that is the default
@@ -75,10 +71,10 @@ class Slot:
     shape: torch.Size
     rule: Rule
     start: int
-    is_product: bool = True
-    matrices: tuple[tuple[int, int], ...] = ()
-    decays: bool = True
-    lr: float | None = None
+    is_product: bool
+    matrices: tuple[tuple[int, int], ...]
+    decays: bool
+    lr: float | None
 
     @classmethod
     def of(cls, name: str, parameter: Tensor, rule: Rule, start: int, is_product: bool) -> Self:
@@ -139,6 +135,12 @@ class Layout:
     def products(self) -> slice:
         """The columns of the hidden linear weights among the matrices."""
         return slice(0, max((slot.stop for slot in self.slots if slot.is_product), default=0))
+
+    def scale(self, table: float, gain: float) -> Tensor:
+        """A multiplier for each column, float32 `[P]`: 1 for those of matrices, and these for those of other rules."""
+        scale = torch.ones(self.size)
+        scale[self.span(Rule.TABLE)], scale[self.span(Rule.GAIN)] = table, gain
+        return scale
 
     def rates(self, scale: Tensor, lr: Sequence[float]) -> Tensor:
         """The multipliers `scale`, `[P]`, of each replica's `lr`; `[R, P]` if a parameter has a rate of its own."""
