@@ -75,15 +75,15 @@ def call_with(
 class _Parameters(torch.autograd.Function):
     """Every parameter of all replicas, `[R, *shape]` in the order of `layout`; their gradients come back as one tensor.
 
-    Where `lowered` is a dtype, the hidden linear weights are in it: what autocast does to each, for all at once.
+    Where there is a `dtype`, the hidden linear weights are in it: what autocast does to each, for all at once.
     """
 
     @staticmethod
-    def forward(ctx: Any, flat: Tensor, layout: Layout, lowered: torch.dtype | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, flat: Tensor, layout: Layout, dtype: torch.dtype | None) -> tuple[Tensor, ...]:
         ctx.dtype = flat.dtype
-        weights = flat[:, layout.products()].to(lowered or flat.dtype)
+        lowered = flat[:, layout.lowered].to(dtype or flat.dtype)
         return tuple(
-            (weights if slot.is_product else flat)[:, slot.start : slot.stop].view(len(flat), *slot.shape)
+            (lowered if slot.is_lowered else flat)[:, slot.start : slot.stop].view(len(flat), *slot.shape)
             for slot in layout.slots
         )
 
@@ -313,8 +313,8 @@ class Population(nn.Module):
     def parameters_by_name(self) -> dict[str, Tensor]:
         """The parameters of all replicas, each `[R, *shape]`; under autocast linear weights are in its dtype."""
         kind = self.device.type
-        lowered = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        values = _Parameters.apply(self.parameters_by_replica, self.layout, lowered)
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        values = _Parameters.apply(self.parameters_by_replica, self.layout, dtype)
         return {slot.name: value for slot, value in zip(self.layout.slots, values, strict=True)}
 
     def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
