@@ -158,10 +158,6 @@ class _OverReplicas(torch.autograd.Function):
     """`_CompiledForward.over_replicas`, under `vmap` only: there autograd follows what its rule computes."""
 
     @staticmethod
-    def forward(*_: Any) -> Tensor:
-        raise AssertionError("a population calls its model under vmap")
-
-    @staticmethod
     def setup_context(*_: Any) -> None:
         raise AssertionError("a population calls its model under vmap")
 

@@ -186,7 +186,7 @@ class Training:
             score_from=self.score_from,
             series=[f"lr-{lr:g}_seed-{seed}" for lr, seed in replicas],  # of characters that every logger takes
         )
-        module.notes += [*earlier_notes, *decision.notes]
+        module.notes += [note for note in (*earlier_notes, decision.why, decision.unused) if note is not None]
         if self.check is not None:
             self.check(population, config.bf16, rows_at_once)
         _compile(population, config, module.notes)

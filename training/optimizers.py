@@ -208,7 +208,12 @@ class PopulationOptimizer(torch.optim.Optimizer):
             betas=self.betas,
             max_norm=self.max_grad_norm,
         )
-        direction = self.direction(momentum, self._gradient_for_direction(matrices)) if matrices else momentum
+        direction = momentum
+        if matrices:
+            gradient = parameters.grad
+            if has_own_direction(type(self)):  # Muon's takes the momentum alone: for it nothing more is launched
+                gradient = gradient * self._clipping(gradient.norm(dim=1))
+            direction = self.direction(momentum, gradient[:, :matrices])
         if not isinstance(direction, Tensor) or direction.shape != momentum.shape:
             given = f"a tensor {list(direction.shape)}" if isinstance(direction, Tensor) else repr(direction)
             raise RefusedCode(f"direction gives {given} for a momentum {list(momentum.shape)}: it must have its shape")
@@ -225,13 +230,6 @@ class PopulationOptimizer(torch.optim.Optimizer):
             schedule=self.scheduled,
             eps=self.eps,
         )
-
-    def _gradient_for_direction(self, columns: int) -> Tensor:
-        gradient = self.parameters.grad
-        assert gradient is not None
-        if has_own_direction(type(self)):  # for Muon's, which takes the momentum alone, a step launches nothing more
-            gradient = gradient * self._clipping(gradient.norm(dim=1))
-        return gradient[:, :columns]
 
 
 def _require(holds: bool, otherwise: str) -> None:
