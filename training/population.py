@@ -130,12 +130,10 @@ def with_fixed_in_buffers(model: nn.Module) -> nn.Module:
     of its name, which would hide the buffer.
     """
     for module in model.modules():
-        frozen = {
-            name: held for name, held in module._parameters.items() if held is not None and not held.requires_grad
-        }
-        for name, parameter in frozen.items():
-            delattr(module, name)
-            module.register_buffer(name, parameter.detach())
+        for name, parameter in dict(module._parameters).items():
+            if parameter is not None and not parameter.requires_grad:
+                delattr(module, name)
+                module.register_buffer(name, parameter.detach())
         attributes = {} if module._forward_pre_hooks else dict(vars(module))
         for name, held in attributes.items():
             if isinstance(held, Tensor) and not held.requires_grad and not hasattr(type(module), name):
@@ -209,8 +207,8 @@ class Population(nn.Module):
     """R replicas of the model that `build` makes, one for each of `seeds` (its initial values' seed).
 
     They share the model's buffers, but for those that depend on the seed and those that `own` gives each of them. What
-    is frozen in the model is a buffer (`with_fixed_in_buffers`). They compute side by side under `vmap`,
-    or one after another once `compute_in_a_loop` was called; only then may a model draw random numbers.
+    is frozen in the model is a buffer (`with_fixed_in_buffers`). They compute side by side under `vmap`, or one after
+    another once `compute_in_a_loop` was called; only then may a model draw random numbers.
 
     Attributes:
         replicas: the numbers of those it holds: all at the start, in order, and what `keep` left of them later.
