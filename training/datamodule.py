@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mixerlab.training.capture import room_for
 from mixerlab.training.metrics import EVALUATED, IGNORE_INDEX
+from mixerlab.training.trainer_config import steps_of
 
 # Of a Lightning batch, to spread Lightning's overhead. On a CPU, where steps are slow, a run soon says what it takes.
 STEPS_PER_GROUP, STEPS_PER_GROUP_ON_CPU = 50, 10
@@ -133,8 +134,7 @@ class PopulationData(L.LightningDataModule):
         num_rows, length = splits["train"][0].shape
         self.together = [split for split, (inputs, _) in splits.items() if inputs.shape[1] == length]
         self.steps_per_pass = self._steps(num_rows)
-        passes, left = divmod(trained_rows or epochs * num_rows, num_rows)
-        self.total_steps = passes * self.steps_per_pass + self._steps(left)
+        self.total_steps = steps_of(trained_rows or epochs * num_rows, num_rows, self.batch_size)
         self.steps_per_epoch = min(eval_every or self.steps_per_pass, self.total_steps)
         self.epochs = -(-self.total_steps // self.steps_per_epoch)
         self.steps_of_evaluation = sum(self._steps(len(splits[split][0])) for split in EVALUATED)
