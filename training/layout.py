@@ -101,15 +101,14 @@ class Layout:
     of one shape without a copy. Hidden linear weights stand first among the matrices: `lowered`, a slice.
 
     Raises:
-        ValueError: a parameter that is not float32 beside others that are.
+        ValueError: a parameter that is not float32.
     """
 
     def __init__(self, model: nn.Module, grouping: Grouping = PAPER):
         self.grouping = grouping
         parameters, places = dict(model.named_parameters()), _sort_keys(model)
-        all_double = {parameter.dtype for parameter in parameters.values()} == {torch.float64}  # as tests have them
         for name, parameter in parameters.items():
-            if parameter.dtype != torch.float32 and not all_double:
+            if parameter.dtype != torch.float32:
                 kind = str(parameter.dtype).removeprefix("torch.")
                 fix = "its real and imaginary parts as two of float32" if parameter.is_complex() else "it as float32"
                 raise ValueError(f"{name} is {kind}, and parameters are trained in float32: keep {fix}")
