@@ -158,7 +158,7 @@ class _OverReplicas(torch.autograd.Function):
     """`_CompiledForward.over_replicas`, under `vmap` only: there autograd follows what its rule computes."""
 
     @staticmethod
-    def setup_context(*_: Any) -> None:
+    def setup_context(*_: Any) -> None:  # without one PyTorch refuses a function under vmap
         raise AssertionError("a population calls its model under vmap")
 
     @staticmethod
