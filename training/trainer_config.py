@@ -91,12 +91,6 @@ def steps_of(trained_rows: int, num_rows: int, batch_size: int) -> int:
     return passes * math.ceil(num_rows / batch_size) + math.ceil(left / batch_size)
 
 
-def check_accelerator(accelerator: str) -> None:
-    """Raises ValueError if a GPU is asked for, and there is none on this host."""
-    if accelerator == "gpu" and not torch.cuda.is_available():
-        raise ValueError("trainer.accelerator='gpu', but PyTorch finds no GPU here: choose auto or cpu")
-
-
 def claim_gpu() -> None:
     """Makes this process see only one GPU of a host with several; the processes of a host share its GPUs evenly.
 
