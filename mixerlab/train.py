@@ -40,7 +40,7 @@ from mixerlab.tasks.generated import Arrays
 from mixerlab.training.capture import graph_key
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.optimizers import in_tensors
-from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu
+from mixerlab.training.trainer_config import TrainerConfig, claim_gpu
 from mixerlab.training.weights import pack, put_in, tensors_of
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
                 this.build_model()
             except ValueError as error:
                 raise ValueError(f"model.start_from={cfg.model.start_from}: {error}") from error
-        check_accelerator(cfg.trainer.accelerator)
+        if cfg.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+            raise ValueError("trainer.accelerator='gpu', but PyTorch finds no GPU here: choose auto or cpu")
         splits = splits_of(this.task, this.config) if "data_sha256" in this.config["task"] else None
     files.check_writable(cfg.results_dir)
     with claim(this.folder, patience) as ours:

@@ -18,6 +18,7 @@ from mixerlab.records.identity import run_id
 
 log = logging.getLogger(__name__)
 
+KEPT_SETS = 16  # of graphs
 WARM_UP_CALLS = 2  # the first compiles kernels, the second finds all of them and their workspaces ready
 
 Step = Callable[[Tensor], Tensor]
@@ -206,13 +207,12 @@ class Graphs:
 
 
 class GraphCache:
-    """The last `kept` sets of `Graphs` that were given back, in a process that trains one run at a time.
+    """The last `KEPT_SETS` sets of `Graphs` that were given back, in a process that trains one run at a time.
 
     They occupy device memory: their tensors, and in `memory` as much temporary memory as the largest graph needs.
     """
 
-    def __init__(self, kept: int = 16):
-        self.kept = kept
+    def __init__(self):
         self.free: dict[Hashable, Graphs] = {}
         self.memory: SharedMemory | None = None
 
@@ -244,7 +244,7 @@ class GraphCache:
         """Makes the graphs available to later runs. The caller must not replay them again, but may use its tensors."""
         if graphs.key is not None:
             self.free[graphs.key] = graphs
-            while len(self.free) > self.kept:
+            while len(self.free) > KEPT_SETS:
                 del self.free[next(iter(self.free))]
 
     def clear(self) -> bool:

@@ -18,7 +18,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixerlab.records.errors import with_place
-from mixerlab.training.population import Execution, Population, places_of, side_by_side
+from mixerlab.training.population import Population, places_of, side_by_side
 
 BACKEND = "inductor"
 # PyTorch's attention kernels, for a mixer that calls them: without cuDNN's, which the compiler cannot take under vmap
@@ -52,7 +52,7 @@ def compile_mixers(
         label = type(mixer).__name__
         if wanted == "auto" and (device.type != "cuda" or mixer.resolved_backend(device, dtype) != "torch"):
             continue
-        if population.execution is not Execution.VMAP:
+        if population.in_a_loop:
             report(f"{label} is not compiled: replicas compute one after another")
         elif any(buffer.startswith(f"{name}.") for buffer in population.buffers_by_replica):
             report(f"{label} is not compiled: replicas have buffers of their own")
@@ -158,11 +158,7 @@ class _OverReplicas(torch.autograd.Function):
     """`_CompiledForward.over_replicas`, under `vmap` only: there autograd follows what its rule computes."""
 
     @staticmethod
-    def forward(*_: Any) -> Tensor:
-        raise AssertionError("a population calls its model under vmap")
-
-    @staticmethod
-    def setup_context(*_: Any) -> None:
+    def setup_context(*_: Any) -> None:  # without one PyTorch refuses a function under vmap
         raise AssertionError("a population calls its model under vmap")
 
     @staticmethod

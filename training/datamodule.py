@@ -4,8 +4,7 @@ Splits that lie in a file, as memory maps, are not read at once: the rows of eac
 are needed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import lightning as L
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from mixerlab.training.capture import room_for
 from mixerlab.training.metrics import EVALUATED, IGNORE_INDEX
+from mixerlab.training.trainer_config import steps_of
 
 # Of a Lightning batch, to spread Lightning's overhead. On a CPU, where steps are slow, a run soon says what it takes.
 STEPS_PER_GROUP, STEPS_PER_GROUP_ON_CPU = 50, 10
@@ -64,12 +64,6 @@ class BatchGroup(NamedTuple):
             place[: len(rows)] = torch.from_numpy(rows).to(place.device)
 
 
-def scored_positions(targets: np.ndarray) -> slice:
-    """The positions from the first to the last that has a target in any row of `targets`, int64 `[N, T]`."""
-    (positions,) = (targets != IGNORE_INDEX).any(axis=0).nonzero()
-    return slice(int(positions[0]), int(positions[-1]) + 1)
-
-
 def _filled(array: np.ndarray, row: np.ndarray, device: torch.device) -> Tensor:
     """`array`, padded at the end with copies of `row`."""
     tensor = torch.from_numpy(row).to(device).repeat(room_for(len(array) + 1, LEAST_ROWS), 1)
@@ -78,23 +72,21 @@ def _filled(array: np.ndarray, row: np.ndarray, device: torch.device) -> Tensor:
 
 
 class _BatchGroups:
-    """The batches of an epoch in groups of `size`; each iteration calls `make_rows()` for the rows `[steps, R, B]`.
+    """The batches of an epoch in groups: those of a split, of which there are `steps`.
 
     Lightning wants the same number of groups in each epoch: in one of fewer than `steps`, the last ones are empty.
     """
 
-    def __init__(
-        self, make_group: Callable[[Tensor], BatchGroup], make_rows: Callable[[], Tensor], steps: int, size: int
-    ):
-        self.make_group, self.make_rows, self.steps, self.size = make_group, make_rows, steps, size
+    def __init__(self, data: "PopulationData", split: str, steps: int):
+        self.data, self.split, self.steps = data, split, steps
 
     def __len__(self) -> int:
-        return -(-self.steps // self.size)
+        return -(-self.steps // self.data.steps_per_group)
 
     def __iter__(self) -> Iterator[BatchGroup]:
-        rows = self.make_rows()
+        rows, size = self.data.batches(self.split), self.data.steps_per_group
         for number in range(len(self)):
-            yield self.make_group(rows[number * self.size : (number + 1) * self.size])
+            yield self.data.group(self.split, rows[number * size : (number + 1) * size])
 
 
 class PopulationData(L.LightningDataModule):
@@ -115,6 +107,7 @@ class PopulationData(L.LightningDataModule):
         steps_per_epoch: from one evaluation to the next, in the last epoch perhaps fewer.
         total_steps, epochs: of the whole training.
         steps_of_evaluation: batches that are scored at the end of each epoch.
+        together: the splits whose rows have the length of training rows: all, or all but test.
 
     Raises:
         ValueError: a split has no target.
@@ -138,10 +131,10 @@ class PopulationData(L.LightningDataModule):
         self.arrays, self.seeds = splits, tuple(seeds)
         # No split could fill a larger batch, and the padding would be computed for nothing.
         self.batch_size = min(batch_size, max(len(rows) for rows, _ in splits.values()))
-        num_rows = len(splits["train"][0])
+        num_rows, length = splits["train"][0].shape
+        self.together = [split for split, (inputs, _) in splits.items() if inputs.shape[1] == length]
         self.steps_per_pass = self._steps(num_rows)
-        passes, left = divmod(trained_rows or epochs * num_rows, num_rows)
-        self.total_steps = passes * self.steps_per_pass + self._steps(left)
+        self.total_steps = steps_of(trained_rows or epochs * num_rows, num_rows, self.batch_size)
         self.steps_per_epoch = min(eval_every or self.steps_per_pass, self.total_steps)
         self.epochs = -(-self.total_steps // self.steps_per_epoch)
         self.steps_of_evaluation = sum(self._steps(len(splits[split][0])) for split in EVALUATED)
@@ -159,33 +152,28 @@ class PopulationData(L.LightningDataModule):
         """Inputs int64 `[R, number, T]`, the same for all replicas, to try a model with; `Examples.scored`."""
         inputs, _ = self.arrays["train"]
         rows = inputs[np.arange(number) % len(inputs)].astype(np.int64)
-        return torch.from_numpy(rows).to(device).repeat(len(self.seeds), 1, 1), self._scored(self._of_trained_length)
+        return torch.from_numpy(rows).to(device).repeat(len(self.seeds), 1, 1), self._scored(self.together)
 
     def _scored(self, splits: Sequence[str]) -> slice:
+        """The positions from the first to the last that has a target in any row of these splits."""
         if self.in_file:
             return slice(0, self.arrays[splits[0]][0].shape[1])
-        return scored_positions(np.concatenate([self.arrays[split][1] for split in splits]))
+        targets = np.concatenate([self.arrays[split][1] for split in splits])
+        (positions,) = (targets != IGNORE_INDEX).any(axis=0).nonzero()
+        return slice(int(positions[0]), int(positions[-1]) + 1)
 
     def setup(self, stage: str) -> None:
         assert self.trainer is not None, "a Trainer calls this"
         device = self.trainer.strategy.root_device
         self.steps_per_group = STEPS_PER_GROUP_ON_CPU if device.type == "cpu" else STEPS_PER_GROUP
+        self.order_device = torch.device("cpu") if self.in_file else device  # of rows in a file the host cuts them
         self.ranges: dict[str, range] = {}
-        apart = self._put_on(device, ["test"]) if self._test_is_apart else None
-        self.examples = self._put_on(device, self._of_trained_length)._replace(apart=apart)
+        apart = None if "test" in self.together else self._put_on(device, ["test"])
+        self.examples = self._put_on(device, self.together)._replace(apart=apart)
 
     def teardown(self, stage: str) -> None:
         # This object is in a cycle with the trainer, which may be collected long after the next run has begun.
         del self.examples
-
-    @property
-    def _of_trained_length(self) -> list[str]:
-        """The splits whose rows have the length of training rows."""
-        return [split for split in self.arrays if split != "test" or not self._test_is_apart]
-
-    @property
-    def _test_is_apart(self) -> bool:
-        return self.arrays["test"][0].shape[1] != self.arrays["train"][0].shape[1]
 
     def _put_on(self, device: torch.device, splits: Sequence[str]) -> Examples:
         """The rows of these splits, one after the other, and their `ranges`."""
@@ -208,18 +196,21 @@ class PopulationData(L.LightningDataModule):
         apart = self.examples.apart
         return apart if split == "test" and apart is not None else self.examples
 
-    def _batches(self, order: Tensor, examples: Examples) -> Tensor:
+    def batches(self, split: str) -> Tensor:
+        """The batches `[steps, R, B]` of this epoch: of training rows shuffled, of others in order."""
+        if split == "train":
+            return self._shuffled()
+        rows = self.ranges[split]
+        order = torch.arange(rows.start, rows.stop, device=self.order_device)
+        return self._cut(order.expand(len(self.seeds), -1), self._examples_of(split))
+
+    def _cut(self, order: Tensor, examples: Examples) -> Tensor:
         """Cuts row numbers `[R, rows]` into batches `[steps, R, B]`; pads the last batch with the last row of all."""
         replicas, rows = order.shape
         missing = self._steps(rows) * self.batch_size - rows
         padding = _PADDING if self.in_file else len(examples.inputs) - 1
         order = torch.nn.functional.pad(order, (0, missing), value=padding)
         return order.view(replicas, -1, self.batch_size).transpose(0, 1)
-
-    @property
-    def _order_device(self) -> torch.device:
-        """Where rows are put in order: the numbers of those in a file are needed on the host."""
-        return torch.device("cpu") if self.in_file else self.examples.inputs.device
 
     def _shuffled(self) -> Tensor:
         """The training batches of this epoch: of one pass over the rows, or of several, one after the other."""
@@ -234,7 +225,7 @@ class PopulationData(L.LightningDataModule):
 
         A generator of the device draws it: a CPU and a GPU draw different orders.
         """
-        rows, device = self.ranges["train"], self._order_device
+        rows, device = self.ranges["train"], self.order_device
         steps = slice(max(start, 0) * self.batch_size, stop * self.batch_size)
         generator = torch.Generator(device)
         orders = {}
@@ -242,14 +233,9 @@ class PopulationData(L.LightningDataModule):
             mixed = np.random.SeedSequence((seed, number)).generate_state(1)[0]  # 32 bits: a CPU generator has no more
             generator.manual_seed(int(mixed))
             orders[seed] = torch.randperm(len(rows), generator=generator, device=device)[steps]
-        return self._batches(rows.start + torch.stack([orders[seed] for seed in self.seeds]), self.examples)
+        return self._cut(rows.start + torch.stack([orders[seed] for seed in self.seeds]), self.examples)
 
-    def _in_order(self, split: str) -> Tensor:
-        rows = self.ranges[split]
-        order = torch.arange(rows.start, rows.stop, device=self._order_device)
-        return self._batches(order.expand(len(self.seeds), -1), self._examples_of(split))
-
-    def _group(self, split: str, rows: Tensor) -> BatchGroup:
+    def group(self, split: str, rows: Tensor) -> BatchGroup:
         """The group of these rows `[steps, R, B]` of a split; rows in a file are cut, each once."""
         examples = self._examples_of(split)
         is_apart = examples is not self.examples
@@ -263,15 +249,7 @@ class PopulationData(L.LightningDataModule):
         return BatchGroup(self.examples, places.to(examples.inputs.device), is_apart, cut)
 
     def train_dataloader(self) -> _BatchGroups:
-        return _BatchGroups(partial(self._group, "train"), self._shuffled, self.steps_per_epoch, self.steps_per_group)
+        return _BatchGroups(self, "train", self.steps_per_epoch)
 
     def val_dataloader(self) -> list[_BatchGroups]:
-        return [
-            _BatchGroups(
-                partial(self._group, split),
-                partial(self._in_order, split),
-                self._steps(len(self.ranges[split])),
-                self.steps_per_group,
-            )
-            for split in EVALUATED
-        ]
+        return [_BatchGroups(self, split, self._steps(len(self.ranges[split]))) for split in EVALUATED]

@@ -42,10 +42,6 @@ class Decision:
     why: str | None = None
     unused: str | None = None
 
-    @property
-    def notes(self) -> list[str]:
-        return [note for note in (self.why, self.unused) if note is not None]
-
 
 def gradient_note(sizes: Mapping[str, int]) -> str | None:
     """A line that names the parameters without gradient, if there are any; `sizes` has their elements, by name."""

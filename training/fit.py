@@ -54,10 +54,10 @@ class RunResult:
     """What a run measured: `replicas` as `training.metrics.summarise` gives them, and the metrics table.
 
     `weights` has for each replica the states of its model that are kept, name to tensor, by selection or snapshot.
-    `resumed_after_s` is the training that other processes did before they
-    were stopped, in seconds. In `seconds` this process has trained on `tokens`, all replicas together, and scored each
-    epoch. `peak_memory` is the most that its tensors took on a GPU, in bytes; None on a CPU, and where graphs of
-    another run are used, which has allocated their memory.
+    `resumed_after_s` is the training that other processes did before they were stopped, in seconds. In `seconds` this
+    process has trained on `tokens`, all replicas together, and scored each epoch. `peak_memory` is the most that its
+    tensors took on a GPU, in bytes; None on a CPU, and where graphs of another run are used, which has allocated their
+    memory.
     """
 
     replicas: list[dict]
@@ -103,8 +103,8 @@ class Training:
         """Trains one replica for each (learning rate, seed) of `replicas`, together, if they fit in memory.
 
         An interrupted call continues from its last checkpoint. Checkpoints stay when training ends: the caller removes
-        them (`forget`) once the results are safe. Replicas that do not fit in the GPU's memory give up the
-        graphs of other runs, and then train in two halves, one after the other.
+        them (`forget`) once the results are safe. Replicas that do not fit in the GPU's memory give up the graphs of
+        other runs, and then train in two halves, one after the other.
 
         Calls of the same `graph_key` in one process share captured graphs, if their tensors have the same shapes and
         their replicas compute in the same way: it must say all of `build_model` and `make_optimizer` but what they keep
@@ -186,7 +186,7 @@ class Training:
             score_from=self.score_from,
             series=[f"lr-{lr:g}_seed-{seed}" for lr, seed in replicas],  # of characters that every logger takes
         )
-        module.notes += [*earlier_notes, *decision.notes]
+        module.notes += [note for note in (*earlier_notes, decision.why, decision.unused) if note is not None]
         if self.check is not None:
             self.check(population, config.bf16, rows_at_once)
         _compile(population, config, module.notes)

@@ -45,15 +45,11 @@ class Grouping:
         """The rule of the model's parameter `name`; `is_linear`: it is the weight of an nn.Linear, or marked as one."""
         if parameter.ndim < 2:
             return Rule.GAIN
-        if name == HEAD:
-            by_muon = self.head == "muon"
-        elif is_linear and name.startswith("decoder."):
-            by_muon = self.decoder == "muon"
-        elif is_linear:
-            by_muon = True
+        if is_linear:
+            by = self.head if name == HEAD else self.decoder if name.startswith("decoder.") else "muon"
         else:
-            by_muon = ".mixer." in name and self.filters == "muon"
-        return Rule.MATRIX if by_muon else Rule.TABLE
+            by = self.filters if ".mixer." in name else "adam"
+        return Rule.MATRIX if by == "muon" else Rule.TABLE
 
 
 PAPER = Grouping()  # the reading of the paper that is the default
@@ -63,9 +59,8 @@ PAPER = Grouping()  # the reading of the paper that is the default
 class Slot:
     """One parameter's place: columns `start:stop` of the population tensor.
 
-    Autocast lowers what `is_product`, the hidden linear weights, and no other parameter of the population.
-
     Attributes:
+        is_lowered: whether the population has it in autocast's dtype: the hidden linear weights.
         matrices: rows and columns of the matrices that it holds one behind the other, for Rule.MATRIX.
         decays: whether it has weight decay; not with `_no_weight_decay` or a weight decay of 0 in `_optim`.
         lr: its own learning rate, whatever that of its replica is; of `_optim`. A weight decay goes by the replica's.
@@ -75,13 +70,13 @@ class Slot:
     shape: torch.Size
     rule: Rule
     start: int
-    is_product: bool = True
-    matrices: tuple[tuple[int, int], ...] = ()
-    decays: bool = True
-    lr: float | None = None
+    is_lowered: bool
+    matrices: tuple[tuple[int, int], ...]
+    decays: bool
+    lr: float | None
 
     @classmethod
-    def of(cls, name: str, parameter: Tensor, rule: Rule, start: int, is_product: bool) -> Self:
+    def of(cls, name: str, parameter: Tensor, rule: Rule, start: int, is_lowered: bool) -> Self:
         """As a parameter's marks say: `mixers.base.split_rows` and `as_matrix`, and those of public code.
 
         These are `_no_weight_decay` (mamba, flash-linear-attention) and `_optim`, a dict with `lr` and `weight_decay`
@@ -91,7 +86,7 @@ class Slot:
         matrices = getattr(parameter, "_matrices", (whole,)) if whole else ()
         own = getattr(parameter, "_optim", None) or {}
         decays = not getattr(parameter, "_no_weight_decay", False) and own.get("weight_decay") != 0
-        return cls(name, parameter.shape, rule, start, is_product, matrices, decays, own.get("lr"))
+        return cls(name, parameter.shape, rule, start, is_lowered, matrices, decays, own.get("lr"))
 
     @property
     def stop(self) -> int:
@@ -103,50 +98,51 @@ class Layout:
 
     Among those they keep the model's order, but for the layers that a module names in an attribute
     `input_projections`: their weights stand side by side in that order, so that `kernels.fused.join_rows` joins those
-    of one shape without a copy. Hidden linear weights stand first among the matrices.
+    of one shape without a copy. Hidden linear weights stand first among the matrices: `lowered`, a slice.
 
     Raises:
-        ValueError: a parameter that is not float32 beside others that are.
+        ValueError: a parameter that is not float32.
     """
 
     def __init__(self, model: nn.Module, grouping: Grouping = PAPER):
         self.grouping = grouping
         parameters, places = dict(model.named_parameters()), _sort_keys(model)
-        all_double = {parameter.dtype for parameter in parameters.values()} == {torch.float64}  # as tests have them
         for name, parameter in parameters.items():
-            if parameter.dtype != torch.float32 and not all_double:
+            if parameter.dtype != torch.float32:
                 kind = str(parameter.dtype).removeprefix("torch.")
                 fix = "its real and imaginary parts as two of float32" if parameter.is_complex() else "it as float32"
                 raise ValueError(f"{name} is {kind}, and parameters are trained in float32: keep {fix}")
         linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
         rules = {n: grouping.rule_of(n, p, n in linear or hasattr(p, "_matrices")) for n, p in parameters.items()}
-        products = {name for name, rule in rules.items() if rule is Rule.MATRIX and name in linear - {HEAD}}
+        lowered = {name for name, rule in rules.items() if rule is Rule.MATRIX and name in linear - {HEAD}}
 
         def order(name: str) -> tuple:
-            return list(Rule).index(rules[name]), name not in products, tuple(parameters[name].shape), places[name]
+            return list(Rule).index(rules[name]), name not in lowered, tuple(parameters[name].shape), places[name]
 
         self.slots: list[Slot] = []
         for name in sorted(parameters, key=order):
             start = self.slots[-1].stop if self.slots else 0
-            self.slots.append(Slot.of(name, parameters[name], rules[name], start, name in products))
+            self.slots.append(Slot.of(name, parameters[name], rules[name], start, name in lowered))
         self.size = self.slots[-1].stop
+        self.lowered = slice(0, max((slot.stop for slot in self.slots if slot.is_lowered), default=0))
 
     def span(self, rule: Rule) -> slice:
         """The columns of all parameters of `rule` (empty where there are none)."""
         slots = [slot for slot in self.slots if slot.rule is rule]
         return slice(slots[0].start, slots[-1].stop) if slots else slice(0, 0)
 
-    def products(self) -> slice:
-        """The columns of the hidden linear weights among the matrices."""
-        return slice(0, max((slot.stop for slot in self.slots if slot.is_product), default=0))
+    def scale(self, table: float, gain: float) -> Tensor:
+        """A multiplier for each column, float32 `[P]`: 1 for those of matrices, and these for those of other rules."""
+        scale = torch.ones(self.size)
+        scale[self.span(Rule.TABLE)], scale[self.span(Rule.GAIN)] = table, gain
+        return scale
 
     def rates(self, scale: Tensor, lr: Sequence[float]) -> Tensor:
         """The multipliers `scale`, `[P]`, of each replica's `lr`; `[R, P]` if a parameter has a rate of its own."""
-        if any(slot.lr is not None for slot in self.slots):
-            scale = scale.repeat(len(lr), 1)
-        for slot in self.slots:
-            if slot.lr is not None:
-                scale[:, slot.start : slot.stop] = slot.lr / torch.tensor(lr)[:, None]
+        own = [(slot, slot.lr) for slot in self.slots if slot.lr is not None]
+        scale = scale.repeat(len(lr), 1) if own else scale
+        for slot, its_lr in own:
+            scale[:, slot.start : slot.stop] = its_lr / torch.tensor(lr)[:, None]
         return scale
 
     def decaying(self, scale: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixerlab.records.files import snapshot
-from mixerlab.records.schema import ACCURACY, Score
+from mixerlab.records.schema import Score
 from mixerlab.training.capture import GraphCache, Graphs, Step
 from mixerlab.training.datamodule import BatchGroup
 from mixerlab.training.metrics import (
@@ -69,11 +69,11 @@ class PopulationTraining(L.LightningModule):
         make_optimizer: Callable[[], PopulationOptimizer],
         config: TrainerConfig,
         *,
-        cache: GraphCache | None = None,
-        graph_key: Hashable = None,
-        score: Score = ACCURACY,
-        score_from: ScoreFrom | None = None,
-        series: Sequence[str] = (),
+        cache: GraphCache | None,
+        graph_key: Hashable,
+        score: Score,
+        score_from: ScoreFrom | None,
+        series: Sequence[str],
     ):
         super().__init__()
         # A step is one call of the optimizer on all replicas; a Lightning batch holds many steps.
@@ -130,7 +130,7 @@ class PopulationTraining(L.LightningModule):
             if self.graph_key is not None:
                 apart = steps.examples.apart
                 scored = steps.examples.scored, apart and apart.scored
-                how = self.population.execution, self.population.compiled
+                how = self.population.in_a_loop, self.population.compiled
                 key = self.graph_key, self.config.bf16, repr(scored), rows.shape, self.config.accumulate, how
             self.graphs = self.cache.take(
                 key, steps.written_tensors(), steps.read_tensors(), self.population.generators

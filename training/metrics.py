@@ -143,8 +143,8 @@ def summarise(history: History, replica: int, score: Score = ACCURACY) -> dict:
     """The results of one replica, as a record's row has them, but for what the model counts.
 
     `official`: the epoch of the lowest `criterion` on test, as mad-lab reports it. `clean`: the epoch of the lowest on
-    validation, reported on test. Values that are not finite become None. So does the whole
-    selection of a replica that diverged before it had an epoch of a finite one.
+    validation, reported on test. Values that are not finite become None. So does the whole selection of a replica that
+    diverged before it had an epoch of a finite one.
     """
     epochs = own_epochs(history, replica)
     last = epochs[-1]
@@ -183,10 +183,7 @@ def finite_or(value: Any, other: Any) -> Any:
 
 
 def metrics_rows(
-    history: History,
-    replicas: Sequence[tuple[float, int]],
-    score: Score = ACCURACY,
-    tokens_of: Callable[[int], int] | None = None,
+    history: History, replicas: Sequence[tuple[float, int]], score: Score, tokens_of: Callable[[int], int] | None
 ) -> Iterator[dict]:
     """The rows of `metrics.csv`, one per replica and epoch; `replicas` holds each replica's (lr, seed).
 

@@ -208,7 +208,12 @@ class PopulationOptimizer(torch.optim.Optimizer):
             betas=self.betas,
             max_norm=self.max_grad_norm,
         )
-        direction = self.direction(momentum, self._gradient_for_direction(matrices)) if matrices else momentum
+        direction = momentum
+        if matrices:
+            gradient = parameters.grad
+            if has_own_direction(type(self)):  # Muon's takes the momentum alone: for it nothing more is launched
+                gradient = gradient * self._clipping(gradient.norm(dim=1))
+            direction = self.direction(momentum, gradient[:, :matrices])
         if not isinstance(direction, Tensor) or direction.shape != momentum.shape:
             given = f"a tensor {list(direction.shape)}" if isinstance(direction, Tensor) else repr(direction)
             raise RefusedCode(f"direction gives {given} for a momentum {list(momentum.shape)}: it must have its shape")
@@ -225,13 +230,6 @@ class PopulationOptimizer(torch.optim.Optimizer):
             schedule=self.scheduled,
             eps=self.eps,
         )
-
-    def _gradient_for_direction(self, columns: int) -> Tensor:
-        gradient = self.parameters.grad
-        assert gradient is not None
-        if has_own_direction(type(self)):  # for Muon's, which takes the momentum alone, a step launches nothing more
-            gradient = gradient * self._clipping(gradient.norm(dim=1))
-        return gradient[:, :columns]
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -275,7 +273,6 @@ class Muon(PopulationOptimizer):
         update_scale: a name of UPDATE_SCALES: by what a matrix's shape scales its learning rate (weight decay has no
             scale). The paper's equation has none, and does not say whether its code does.
         ns_steps: Newton-Schulz iterations.
-        ns_dtype: of their products; None: bfloat16 on a GPU, float32 on a CPU.
         betas, eps: Adam's.
         table_lr_scale: of `lr`, for the embedding, the head (unless Muon has it), other tensors of two or more axes.
         gain_lr_scale: of `lr`, for norms, other gains and biases.
@@ -298,7 +295,6 @@ class Muon(PopulationOptimizer):
         nesterov: bool = False,
         update_scale: str = "original",
         ns_steps: int = 5,
-        ns_dtype: torch.dtype | None = None,
         betas: tuple[float, float] = (0.8, 0.95),
         eps: float = 1e-7,
         table_lr_scale: float = 0.3,
@@ -316,7 +312,7 @@ class Muon(PopulationOptimizer):
             _require(0 <= value < math.inf, f"{key}={value} must be a finite number >= 0")
         _require(decayed in ("matrices", "all"), f"decayed={decayed!r}: choose matrices or all")
         _require(update_scale in UPDATE_SCALES, f"update_scale={update_scale!r}: choose {', '.join(UPDATE_SCALES)}")
-        self.momentum, self.nesterov, self.ns_steps, self.ns_dtype = momentum, nesterov, ns_steps, ns_dtype
+        self.momentum, self.nesterov, self.ns_steps = momentum, nesterov, ns_steps
         self.update_scale, self.decayed = update_scale, decayed
         self.table_lr_scale, self.gain_lr_scale = table_lr_scale, gain_lr_scale
         matrices = [slot for slot in population.layout.slots if slot.rule is Rule.MATRIX]
@@ -334,22 +330,17 @@ class Muon(PopulationOptimizer):
 
     def lr_scale(self) -> Tensor:
         by_shape = UPDATE_SCALES[self.update_scale]
-        by_rule = {Rule.TABLE: self.table_lr_scale, Rule.GAIN: self.gain_lr_scale}
         scale = [torch.full((rows * columns,), by_shape(rows, columns)) for rows, columns in self.matrix_shapes]
-        others = [slot for slot in self.layout.slots if slot.rule is not Rule.MATRIX]
-        scale += [torch.full((slot.stop - slot.start,), by_rule[slot.rule]) for slot in others]
-        return torch.cat(scale)
+        others = self.layout.scale(self.table_lr_scale, self.gain_lr_scale)[self.directed() :]
+        return torch.cat([*scale, others])
 
     def decay_scale(self) -> Tensor:
-        decay = torch.zeros(self.layout.size)
-        decay[: self.directed()] = 1
-        if self.decayed == "all":
-            decay[self.layout.span(Rule.TABLE)] = self.table_lr_scale
-            decay[self.layout.span(Rule.GAIN)] = self.gain_lr_scale
-        return decay
+        if self.decayed == "matrices":
+            return self.layout.scale(0.0, 0.0)
+        return self.layout.scale(self.table_lr_scale, self.gain_lr_scale)
 
     def directed(self) -> int:
         return self.layout.span(Rule.MATRIX).stop
 
     def direction(self, momentum: Tensor, gradient: Tensor) -> Tensor:
-        return orthogonalise(momentum, self.matrix_shapes, self.ns_steps, dtype=self.ns_dtype)
+        return orthogonalise(momentum, self.matrix_shapes, self.ns_steps)

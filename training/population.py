@@ -8,7 +8,6 @@ optimizer is a few operations on column ranges.
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,6 @@ from mixerlab.models.stream import ALL
 from mixerlab.training.layout import PAPER, Grouping, Layout
 
 _STREAM = 1  # of a seed: initial values and the order of rows come from other streams
-
-
-class Execution(StrEnum):
-    """How replicas compute."""
-
-    VMAP = "vmap"  # side by side, each operation once for all of them
-    LOOP = "loop"  # one after another
 
 
 def is_ours(model: nn.Module) -> bool:
@@ -83,15 +75,15 @@ def call_with(
 class _Parameters(torch.autograd.Function):
     """Every parameter of all replicas, `[R, *shape]` in the order of `layout`; their gradients come back as one tensor.
 
-    Where `lowered` is a dtype, the hidden linear weights are in it: what autocast does to each, for all at once.
+    Where there is a `dtype`, the hidden linear weights are in it: what autocast does to each, for all at once.
     """
 
     @staticmethod
-    def forward(ctx: Any, flat: Tensor, layout: Layout, lowered: torch.dtype | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, flat: Tensor, layout: Layout, dtype: torch.dtype | None) -> tuple[Tensor, ...]:
         ctx.dtype = flat.dtype
-        weights = flat[:, layout.products()].to(lowered or flat.dtype)
+        lowered = flat[:, layout.lowered].to(dtype or flat.dtype)
         return tuple(
-            (weights if slot.is_product else flat)[:, slot.start : slot.stop].view(len(flat), *slot.shape)
+            (lowered if slot.is_lowered else flat)[:, slot.start : slot.stop].view(len(flat), *slot.shape)
             for slot in layout.slots
         )
 
@@ -138,12 +130,10 @@ def with_fixed_in_buffers(model: nn.Module) -> nn.Module:
     of its name, which would hide the buffer.
     """
     for module in model.modules():
-        frozen = {
-            name: held for name, held in module._parameters.items() if held is not None and not held.requires_grad
-        }
-        for name, parameter in frozen.items():
-            delattr(module, name)
-            module.register_buffer(name, parameter.detach())
+        for name, parameter in dict(module._parameters).items():
+            if parameter is not None and not parameter.requires_grad:
+                delattr(module, name)
+                module.register_buffer(name, parameter.detach())
         attributes = {} if module._forward_pre_hooks else dict(vars(module))
         for name, held in attributes.items():
             if isinstance(held, Tensor) and not held.requires_grad and not hasattr(type(module), name):
@@ -217,12 +207,11 @@ class Population(nn.Module):
     """R replicas of the model that `build` makes, one for each of `seeds` (its initial values' seed).
 
     They share the model's buffers, but for those that depend on the seed and those that `own` gives each of them. What
-    is frozen in the model is a buffer (`with_fixed_in_buffers`). They compute side by side under `vmap`,
-    or one after another once `compute_in_a_loop` was called; only then may a model draw random numbers.
+    is frozen in the model is a buffer (`with_fixed_in_buffers`). They compute side by side under `vmap`, or one after
+    another once `compute_in_a_loop` was called; only then may a model draw random numbers.
 
     Attributes:
         replicas: the numbers of those it holds: all at the start, in order, and what `keep` left of them later.
-        execution: how they compute.
         places: of the model's tensors (`places_of`).
         compiled: the names in the model of the mixers that are (`training.compiled`).
         buffers_by_replica: the buffers that each replica has for itself, by their names in the model, `[R, ...]`.
@@ -254,7 +243,6 @@ class Population(nn.Module):
                 require_same_again(built, seed, model)
             buffers.append(dict(model.named_buffers()))
         self.layout = layout
-        self.execution = Execution.VMAP
         self.compiled: frozenset[str] = frozenset()
         self.buffers_by_replica = _by_seed(buffers)
         self.generators: list[torch.Generator] = []
@@ -271,6 +259,11 @@ class Population(nn.Module):
 
     def __len__(self) -> int:
         return len(self.replicas)
+
+    @property
+    def in_a_loop(self) -> bool:
+        """Whether replicas compute one after another, and not side by side under `vmap`."""
+        return bool(self.generators)
 
     @property
     def device(self) -> torch.device:
@@ -297,7 +290,6 @@ class Population(nn.Module):
 
     def compute_in_a_loop(self) -> None:
         """From now on replicas compute one after another, each with a generator that is seeded by its seed."""
-        self.execution = Execution.LOOP
         seeds = (seed_of_stream(self.seeds[number], _STREAM) for number in self.replicas)
         self.generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
 
@@ -319,8 +311,8 @@ class Population(nn.Module):
     def parameters_by_name(self) -> dict[str, Tensor]:
         """The parameters of all replicas, each `[R, *shape]`; under autocast linear weights are in its dtype."""
         kind = self.device.type
-        lowered = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        values = _Parameters.apply(self.parameters_by_replica, self.layout, lowered)
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        values = _Parameters.apply(self.parameters_by_replica, self.layout, dtype)
         return {slot.name: value for slot, value in zip(self.layout.slots, values, strict=True)}
 
     def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
@@ -338,7 +330,7 @@ class Population(nn.Module):
             return logits, {name: tensors[name] for name in buffers}  # in which it has put what the model assigned
 
         parameters, own = self.parameters_by_name(), self.buffers_by_replica
-        if self.execution is Execution.VMAP:
+        if not self.in_a_loop:
             buffers = {name: buffer.clone() for name, buffer in own.items()}
             logits, changed = side_by_side(one_replica)(parameters, buffers, tokens)
         else:

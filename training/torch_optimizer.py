@@ -87,10 +87,7 @@ class TorchOptimizer(PopulationOptimizer):
         self.generator = torch.Generator(self.parameters.device)
 
     def lr_scale(self) -> Tensor:
-        scale = torch.ones(self.layout.size)
-        scale[self.layout.span(Rule.TABLE)] = self.table_lr_scale
-        scale[self.layout.span(Rule.GAIN)] = self.gain_lr_scale
-        return scale
+        return self.layout.scale(self.table_lr_scale, self.gain_lr_scale)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

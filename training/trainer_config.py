@@ -85,10 +85,10 @@ class TrainerConfig:
         return self.precision == "bf16" or (self.precision == "auto" and self.device_type == "gpu")
 
 
-def check_accelerator(accelerator: str) -> None:
-    """Raises ValueError if a GPU is asked for, and there is none on this host."""
-    if accelerator == "gpu" and not torch.cuda.is_available():
-        raise ValueError("trainer.accelerator='gpu', but PyTorch finds no GPU here: choose auto or cpu")
+def steps_of(trained_rows: int, num_rows: int, batch_size: int) -> int:
+    """Steps that train on so many rows, in passes over `num_rows`; the last step of a pass may have fewer."""
+    passes, left = divmod(trained_rows, num_rows)
+    return passes * math.ceil(num_rows / batch_size) + math.ceil(left / batch_size)
 
 
 def claim_gpu() -> None:

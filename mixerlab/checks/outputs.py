@@ -238,7 +238,7 @@ class OutputCheck:
     def __call__(self, population: Population, bf16: bool, batch_size: int) -> None:
         """Raises RefusedMixer; `batch_size` is how many rows of each replica a step of training has."""
         self.kinds, self.notes = set(), []
-        own = self.key, self.is_causal, bf16, population.device, population.execution
+        own = self.key, self.is_causal, bf16, population.device, population.in_a_loop
         if refusal := _once(own, partial(find_state, population, self.vocab_size, self.lengths[0], bf16=bf16)):
             raise RefusedMixer(refusal)
         for length, batch, trains in self._shapes(population.device, batch_size):

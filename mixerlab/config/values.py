@@ -29,7 +29,7 @@ from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_of_files
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.torch_optimizer import PARTS, TorchOptimizer
-from mixerlab.training.trainer_config import TrainerConfig
+from mixerlab.training.trainer_config import TrainerConfig, steps_of
 
 # Groups whose keys are the arguments of the class that their `_target_` names: its base, and what a run supplies.
 _COMPONENTS: dict[str, tuple[type, tuple[str, ...]]] = {
@@ -156,9 +156,8 @@ def _check(config: dict[str, Any], task: Task) -> None:
 
 
 def _steps_of(config: Mapping[str, Any], task: Task) -> int:
-    batch_size, num_rows = config["trainer"]["batch_size"], task.num_examples("train")
-    passes, left = divmod(task.trained_rows or config["trainer"]["epochs"] * num_rows, num_rows)
-    return passes * math.ceil(num_rows / batch_size) + math.ceil(left / batch_size)
+    trainer, num_rows = config["trainer"], task.num_examples("train")
+    return steps_of(task.trained_rows or trainer["epochs"] * num_rows, num_rows, trainer["batch_size"])
 
 
 # `${steps:750}`: so many steps as a fraction of the training.

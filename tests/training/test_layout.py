@@ -37,7 +37,7 @@ def test_rules_of_each_mixer(name):
     assert {key: slot.rule for key, slot in usual.items()} == dict.fromkeys(usual, Rule.GAIN) | tables | matrices
     filters = {key for key in usual if by_muon[key].rule is not usual[key].rule}
     assert filters == set(tables) and matrices
-    assert {key for key, slot in by_muon.items() if slot.is_product} == set(matrices)
+    assert {key for key, slot in by_muon.items() if slot.is_lowered} == set(matrices)
     assert max(by_muon[key].stop for key in matrices) <= min((by_muon[key].start for key in filters), default=1e9)
 
 
@@ -53,7 +53,7 @@ def test_who_optimises_decoder_and_head_may_be_chosen(grouping, changed):
     usual, chosen = Layout(model), Layout(model, grouping)
     rules = {slot.name: slot.rule for slot in usual.slots}
     assert {slot.name: slot.rule for slot in chosen.slots if slot.rule is not rules[slot.name]} == changed
-    lowered = [{slot.name for slot in layout.slots if slot.is_product} for layout in (usual, chosen)]
+    lowered = [{slot.name for slot in layout.slots if slot.is_lowered} for layout in (usual, chosen)]
     assert "head.weight" not in lowered[1] and lowered[0] - lowered[1] == changed.keys() - {"head.weight"}
 
 

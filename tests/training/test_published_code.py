@@ -11,7 +11,7 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.training import compiled
 from mixerlab.training.compiled import compile_mixers
 from mixerlab.training.execution import choose_execution
-from mixerlab.training.population import Execution, Population, seeded
+from mixerlab.training.population import Population, seeded
 from mixerlab.training.weights import model_state, put_in
 
 
@@ -79,7 +79,7 @@ def test_losses_and_gradients_are_those_of_the_model_alone(mixer, execution, mon
     seeds, build = (1, 1) if execution == "compiled" else (0, 1), model_with(mixer, linear_std=0.3)
     population = Population(build, seeds)
     own = {name: tensor for name, tensor in population.model.named_parameters(remove_duplicate=False)}
-    if execution == Execution.LOOP:
+    if execution == "loop":
         population.compute_in_a_loop()
     if execution == "compiled":
         monkeypatch.setattr(compiled, "_functions", {})
