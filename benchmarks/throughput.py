@@ -59,12 +59,12 @@ def bytes_of_token(model: nn.Module) -> float:
     """Bytes of activations that a step moves at least for each token; NaN for a mixer without named projections.
 
     That is, if each of these operators reads what it needs and writes what it gives once: addition and norm,
-    projections, mixing, output projection, MLP and loss, and their backwards. The residual stream has four bytes, as
-    the logits have, and all else two. The first block norms and projects a table, which does not count.
+    projections, mixing, output projection, MLP and loss, and their backwards. The residual stream has four bytes, and
+    all else two.
     """
     assert isinstance(model, LanguageModel)
     vocabulary, width = model.head.weight.shape
-    total = (18 - 34) * width + 20 * vocabulary  # the last norm and the loss; what the first block saves
+    total = 18 * width + 10 * vocabulary  # the last norm and the loss
     for block in model.blocks:
         mixer: Any = block.mixer
         if not isinstance(mixer, ProjectedMixer):
