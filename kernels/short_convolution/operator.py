@@ -7,18 +7,18 @@ sequence b of the batch belongs to group b // (batch / groups).
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.short_convolution import triton_convolution
 
 
-@torch.library.custom_op("mixerlab::short_convolution", mutates_args=())
-def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+@operator("short_convolution", like="x")
+def convolution(x, weight, bias):
     """`short_convolution` for groups of parameters."""
     return triton_convolution.forward(x, weight, bias)
 
 
-@torch.library.custom_op("mixerlab::short_convolution_backward", mutates_args=())
-def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+@operator("short_convolution_backward")
+def convolution_backward(grad, x, weight, bias) -> tuple[Tensor, Tensor]:
     """Gradients of `x`, and of `weight` and `bias` in one tensor `[groups, channels * (taps + 1)]`.
 
     It computes the convolution again, so that only the inputs are saved.
@@ -45,5 +45,4 @@ def parameter_gradients(packed: Tensor, taps: int) -> tuple[Tensor, Tensor]:
     return of_weight.unflatten(1, (channels, taps)), of_bias
 
 
-register(convolution, like="x", gradients=_gradients)
-register(convolution_backward)
+register_gradient(convolution, _gradients)

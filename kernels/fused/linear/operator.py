@@ -4,11 +4,10 @@ import math
 
 import torch
 import triton
-from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.device import processors
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_sums import UNIT, sum_parts
 from mixerlab.kernels.fused.linear.triton_kernels import weight_gradient_kernel
 
@@ -19,8 +18,8 @@ MIN_STEPS = 4  # of a part: with fewer it would write more than half as many byt
 CONFIGS = {torch.bfloat16: (64, (64, 16), 128, 4, 8), torch.float32: (32, (16, 16), 64, 2, 4)}
 
 
-@torch.library.custom_op("mixerlab::linear", mutates_args=())
-def matrix_product(x: Tensor, weight: Tensor) -> Tensor:
+@operator("linear")
+def matrix_product(x, weight):
     """`x` `[groups, N, K]` times the transpose of `weight` `[groups, M, K]`: `[groups, N, M]`."""
     return torch.bmm(x, weight.mT)
 
@@ -30,8 +29,8 @@ def _empty_product(x, weight, *bias):
     return x.new_empty((*x.shape[:2], weight.shape[1]))
 
 
-@torch.library.custom_op("mixerlab::linear_with_bias", mutates_args=())
-def product_and_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+@operator("linear_with_bias")
+def product_and_bias(x, weight, bias):
     """`matrix_product` plus `bias` `[groups, M]`, rounded once."""
     y = _empty_product(x, weight)
     for group, rows in enumerate(x):  # the library adds a bias on the chip only to a single product
@@ -42,8 +41,8 @@ def product_and_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 product_and_bias.register_fake(_empty_product)
 
 
-@torch.library.custom_op("mixerlab::linear_weight_gradient", mutates_args=())
-def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+@operator("linear_weight_gradient")
+def weight_gradient(grad, x):
     """`[groups, M, K]` from the result's gradient `[groups, N, M]` and `x` `[groups, N, K]`.
 
     By PyTorch's product if one part is best.
@@ -97,6 +96,5 @@ def _gradients(ctx, grad):
     )
 
 
-register(matrix_product, gradients=_gradients)
-register(product_and_bias, gradients=_gradients)
-register(weight_gradient)
+register_gradient(matrix_product, _gradients)
+register_gradient(product_and_bias, _gradients)
