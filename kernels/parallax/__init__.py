@@ -17,8 +17,6 @@ from mixerlab.kernels.common.dispatch import resolve_backend
 from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.parallax.reference import parallax_reference
 
-__all__ = ["parallax_attention", "parallax_backend"]
-
 KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MIN_HEAD_DIM, MAX_HEAD_DIM = 8, 128
 

@@ -4,9 +4,9 @@ Each replica has a group of parameters: `weight` is `[groups, channels, taps]`, 
 sequence b of the batch belongs to group b // (batch / groups).
 """
 
-import torch
 from torch import Tensor
 
+from mixerlab.kernels.common.addressing import addressable
 from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.short_convolution import triton_convolution
 
@@ -14,7 +14,9 @@ from mixerlab.kernels.short_convolution import triton_convolution
 @operator("short_convolution", like="x")
 def convolution(x, weight, bias):
     """`short_convolution` for groups of parameters."""
-    return triton_convolution.forward(x, weight, bias)
+    y = x.new_empty(x.shape)
+    triton_convolution.forward(x, weight, bias, [y])
+    return y
 
 
 @operator("short_convolution_backward")
@@ -23,8 +25,8 @@ def convolution_backward(grad, x, weight, bias) -> tuple[Tensor, Tensor]:
 
     It computes the convolution again, so that only the inputs are saved.
     """
-    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return grad_x, triton_convolution.backward(grad, x, weight, bias, grad_x)
+    grad_x = x.new_empty(x.shape)
+    return grad_x, triton_convolution.backward([addressable(grad)], x, weight, bias, grad_x)
 
 
 @convolution_backward.register_fake

@@ -21,19 +21,18 @@ def gates(
     """`gates` of logits `[groups, N, C]` and `[groups, N, H]`, and parameters: log decay and beta in float32."""
     inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
     groups, rows, _ = decay_logit.shape
-    log_decay, beta = results = _results(*inputs)
+    results = _results(*inputs)
     tile = _tile(decay_logit, beta_logit)
     if rows:
         gates_forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
-            *inputs, log_decay, beta, rows, *_strides(inputs), **tile
+            *inputs, *results, rows, *_strides(inputs), **tile
         )
     return results
 
 
 @gates.register_fake
 def _results(decay_logit, beta_logit, decay_bias, log_rate, beta_bias):
-    log_decay, beta = (x.new_empty(x.shape, dtype=torch.float32) for x in (decay_logit, beta_logit))
-    return log_decay, beta
+    return tuple(x.new_empty(x.shape, dtype=torch.float32) for x in (decay_logit, beta_logit))
 
 
 @operator("gates_backward")

@@ -4,6 +4,7 @@ import math
 
 import torch
 import triton
+from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.device import processors
@@ -19,26 +20,19 @@ CONFIGS = {torch.bfloat16: (64, (64, 16), 128, 4, 8), torch.float32: (32, (16, 1
 
 
 @operator("linear")
-def matrix_product(x, weight):
-    """`x` `[groups, N, K]` times the transpose of `weight` `[groups, M, K]`: `[groups, N, M]`."""
-    return torch.bmm(x, weight.mT)
-
-
-@matrix_product.register_fake
-def _empty_product(x, weight, *bias):
-    return x.new_empty((*x.shape[:2], weight.shape[1]))
-
-
-@operator("linear_with_bias")
-def product_and_bias(x, weight, bias):
-    """`matrix_product` plus `bias` `[groups, M]`, rounded once."""
-    y = _empty_product(x, weight)
+def product(x, weight, bias: Tensor | None):
+    """`x` `[groups, N, K]` by `weight` `[groups, M, K]`, plus `bias` `[groups, M]`: `[groups, N, M]`, rounded once."""
+    if bias is None:
+        return torch.bmm(x, weight.mT)
+    y = _empty_product(x, weight, bias)
     for group, rows in enumerate(x):  # the library adds a bias on the chip only to a single product
         torch.addmm(bias[group].to(x.dtype), rows, weight[group].mT, out=y[group])
     return y
 
 
-product_and_bias.register_fake(_empty_product)
+@product.register_fake
+def _empty_product(x, weight, bias):
+    return x.new_empty((*x.shape[:2], weight.shape[1]))
 
 
 @operator("linear_weight_gradient")
@@ -87,14 +81,13 @@ def part_steps(steps: int, tiles: int, programs: int) -> int | None:
 
 
 def _gradients(ctx, grad):
-    x, weight, *bias = ctx.saved_tensors
-    of_x, of_weight, *of_bias = ctx.needs_input_grad
+    x, weight, bias = ctx.saved_tensors
+    of_x, of_weight, of_bias = ctx.needs_input_grad
     return (
         torch.bmm(grad, weight) if of_x else None,
         weight_gradient(grad, x) if of_weight else None,
-        *(grad.sum(dim=1, dtype=b.dtype) if needed else None for b, needed in zip(bias, of_bias, strict=True)),
+        grad.sum(dim=1, dtype=bias.dtype) if of_bias else None,
     )
 
 
-register_gradient(matrix_product, _gradients)
-register_gradient(product_and_bias, _gradients)
+register_gradient(product, _gradients)

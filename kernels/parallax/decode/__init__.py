@@ -11,8 +11,6 @@ from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.parallax import parallax_backend
 from mixerlab.kernels.parallax.decode.reference import decode_reference
 
-__all__ = ["parallax_decode"]
-
 MAX_TOKENS = 8
 
 

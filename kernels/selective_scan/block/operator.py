@@ -23,7 +23,8 @@ def block(
     scan starts from.
     """
     x, z = addressable(xz).chunk(2, dim=-1)  # both halves, because their gradients are written through the same offsets
-    u = triton_convolution.forward(x, conv_weight, conv_bias)
+    u = x.new_empty(x.shape)
+    triton_convolution.forward(x, conv_weight, conv_bias, [u])
     dt, delta, BC = triton_projections.scan_inputs(u, x_proj, dt_proj)
     y, ungated, states = triton_scan.forward(u, delta, dt_bias, A_log, BC, D, z, from_log=True)
     return y, u, dt, delta, BC, ungated, states
@@ -44,7 +45,7 @@ def block_backward(
     grad_dt_bc = triton_projections.scan_inputs_backward(of_BC, grad_delta, x_proj, dt_proj, grad_u)
     of_dt_proj = weight_gradient(_rows(grad_delta, groups), _rows(dt, groups))
     of_x_proj = weight_gradient(_rows(grad_dt_bc, groups), _rows(u, groups))
-    of_convolution = triton_convolution.backward(grad_u, x, conv_weight, conv_bias, grad_x)
+    of_convolution = triton_convolution.backward([grad_u], x, conv_weight, conv_bias, grad_x)
     return grad_xz, of_x_proj, of_dt_proj, of_convolution, of_scan
 
 

@@ -1,5 +1,7 @@
 """`convolve_heads` as PyTorch operators, and the function that joins them to autograd and vmap."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,8 @@ def convolve(packed: Tensor, weight: Tensor, heads: list[int], widths: list[int]
     packed, channels = addressable(packed), weight.shape[1]
     convolved, others = divided(parts_of(heads, widths, forms), channels)
     results = empty_results(packed, convolved)
-    triton_convolution.forward_heads(packed[..., :channels], weight, results, normed(convolved), UNIT_NORM_EPS)
+    ys = [y.flatten(2) for y in results]
+    triton_convolution.forward(packed[..., :channels], weight, None, ys, *_norms(convolved))
     return [*results, *triton_heads.split(packed[..., channels:], None, others)]
 
 
@@ -29,17 +32,18 @@ def convolve_backward(
     packed, channels = addressable(packed), weight.shape[1]
     convolved, others = divided(parts_of(heads, widths, forms), channels)
     grad_packed = torch.empty(packed.shape, dtype=packed.dtype, device=packed.device)
-    of_weight = triton_convolution.backward_heads(
-        grads[: len(convolved)],
-        packed[..., :channels],
-        weight,
-        grad_packed[..., :channels],
-        normed(convolved),
-        UNIT_NORM_EPS,
+    of_ys = [grad.flatten(2).contiguous() for grad in grads[: len(convolved)]]
+    of_weight = triton_convolution.backward(
+        of_ys, packed[..., :channels], weight, None, grad_packed[..., :channels], *_norms(convolved)
     )
     rest = packed[..., channels:], None, others, grad_packed[..., channels:]
     triton_heads.split_backward(grads[len(convolved) :], *rest)
-    return grad_packed, of_weight
+    return grad_packed, of_weight.view(weight.shape)
+
+
+def _norms(convolved: Sequence[Part]) -> tuple[int, int, float]:
+    """The width of a head, how many parts have unit norm, and what is added to a squared norm."""
+    return convolved[0].width, normed(convolved), UNIT_NORM_EPS
 
 
 @convolve.register_fake
