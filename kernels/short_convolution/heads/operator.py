@@ -18,10 +18,11 @@ def convolve(packed: Tensor, weight: Tensor, heads: list[int], widths: list[int]
     """The parts of `convolve_heads` that are not views, for groups of weights `[groups, channels, taps]`."""
     packed, channels = addressable(packed), weight.shape[1]
     convolved, others = divided(parts_of(heads, widths, forms), channels)
-    results = empty_results(packed, convolved)
-    ys = [y.flatten(2) for y in results]
+    results = empty_results(packed, (*convolved, *others))
+    ys = [y.flatten(2) for y in results[: len(convolved)]]
     triton_convolution.forward(packed[..., :channels], weight, None, ys, *_norms(convolved))
-    return [*results, *triton_heads.split(packed[..., channels:], None, others)]
+    triton_heads.split(packed[..., channels:], None, others, results[len(convolved) :])
+    return results
 
 
 @torch.library.custom_op("mixerlab::convolve_heads_backward", mutates_args=())
