@@ -24,7 +24,7 @@ def scan_backward(
     grad, u, delta, delta_bias, A, BC, D, z, ungated, states
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `u`, `delta`, `BC` and `z`, and in one tensor those of the parameters (`parameter_gradients`)."""
-    grad_z = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+    grad_z = z.new_empty(z.shape)
     grad_u, grad_delta, of_BC, of_parameters = triton_scan.backward(
         grad, u, delta, delta_bias, A, BC, D, z, ungated, states, grad_z
     )

@@ -344,7 +344,7 @@ def _launch(
         groups, _, gain_width = gains.shape
         if is_backward:
             programs = min(batch // groups * blocks, max(1, SUMMING_PROGRAMS * processors(packed.device) // groups))
-            sums = torch.empty((groups, programs, *gains.shape[1:]), dtype=torch.float32, device=packed.device)
+            sums = packed.new_empty((groups, programs, *gains.shape[1:]), dtype=torch.float32)
             grid = programs, groups
     has_gain = [move.form.has_gain for move in moves]
     _split_heads_kernel[grid](

@@ -37,7 +37,7 @@ def block_backward(
     """Gradients of `xz`, `x_proj` and `dt_proj`, and those of the parameters of convolution and scan, packed in two."""
     groups = len(dt_proj)
     x, z = addressable(xz).chunk(2, dim=-1)
-    grad_xz = torch.empty(xz.shape, dtype=xz.dtype, device=xz.device)
+    grad_xz = xz.new_empty(xz.shape)
     grad_x, grad_z = grad_xz.chunk(2, dim=-1)
     grad_u, grad_delta, of_BC, of_scan = triton_scan.backward(
         grad, u, delta, dt_bias, A_log, BC, D, z, ungated, states, grad_z, from_log=True
