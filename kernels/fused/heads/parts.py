@@ -48,11 +48,6 @@ def views(packed: Tensor, parts: Sequence[Part]) -> list[Tensor]:
     return [x.unflatten(-1, part[:2]) for x, part in zip(columns, parts, strict=True)]
 
 
-def empty_results(packed: Tensor, parts: Sequence[Part]) -> list[Tensor]:
-    """Memory for the parts of `packed` that are not views."""
-    return [packed.new_empty((*packed.shape[:2], *part[:2])) for part in parts if part.form != Form.VIEW]
-
-
 def with_views(results: Sequence[Tensor], packed: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:
     """All parts of `packed`: an operator's `results`, and in their places the views, which it cannot return."""
     rest = iter(results)

@@ -8,7 +8,7 @@ from torch import Tensor
 from mixerlab.kernels.common.addressing import addressable
 from mixerlab.kernels.common.registration import fold_replicas
 from mixerlab.kernels.fused.heads import triton_kernels as triton_heads
-from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Part, empty_results, numbers_of, parts_of, with_views
+from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, numbers_of, parts_of, with_views
 from mixerlab.kernels.short_convolution import triton_convolution
 from mixerlab.kernels.short_convolution.heads.parts import divided, normed
 
@@ -18,7 +18,7 @@ def convolve(packed: Tensor, weight: Tensor, numbers: list[int]) -> list[Tensor]
     """The parts of `convolve_heads` that are not views, for groups of weights `[groups, channels, taps]`."""
     packed, channels = addressable(packed), weight.shape[1]
     convolved, others = divided(parts_of(numbers), channels)
-    results = empty_results(packed, (*convolved, *others))
+    results = _results(packed, weight, numbers)
     ys = [y.flatten(2) for y in results[: len(convolved)]]
     triton_convolution.forward(packed[..., :channels], weight, None, ys, *_norms(convolved))
     triton_heads.split(packed[..., channels:], None, others, results[len(convolved) :])
@@ -46,8 +46,8 @@ def _norms(convolved: Sequence[Part]) -> tuple[int, int, float]:
 
 
 @convolve.register_fake
-def _(packed, weight, numbers):
-    return empty_results(packed, parts_of(numbers))
+def _results(packed, weight, numbers):
+    return [packed.new_empty((*packed.shape[:2], *part[:2])) for part in parts_of(numbers) if part.form != Form.VIEW]
 
 
 @convolve_backward.register_fake
