@@ -292,7 +292,7 @@ def _parts(tensors: Sequence[Tensor]) -> tuple[tuple, tuple, tuple]:
 def forward(x, weight, bias: Tensor | None, ys: Sequence[Tensor], width=BLOCK_C, normed=0, eps=0.0) -> None:
     """Writes the convolution to `ys`, contiguous `[batch, T, channels]`, each some channels of `x`.
 
-    The first `normed` of them consist of heads of `width`, which get unit norm, `y / sqrt(|y|^2 + eps)`.
+    If there are heads, all have this `width`. Those of the first `normed` get unit norm, `y / sqrt(|y|^2 + eps)`.
     """
     batch, length, _ = x.shape
     x, weight, bias = _readable(x, weight, bias)
