@@ -71,7 +71,7 @@ def gives(value: Any) -> Any:
 
 # Module, name in it and what stands there instead: to leave an operator out. By default its `resolve_backend`.
 SWITCHES: dict[str, list[tuple[str, str, Any]]] = {
-    "parallax.triton_short": [("kernels.parallax.triton_launch", "SHORT_LENGTH", 0)],
+    "parallax.triton_short": [("kernels.parallax.operator", "SHORT_LENGTH", 0)],
     "selective_scan.block": [("kernels.selective_scan.block", "selective_scan_backend", gives("reference"))],
     "centring": [("kernels.centring", "choose_backend", gives("reference"))],
     "softmax_attention": [("kernels.softmax_attention", "is_short", gives(False))],

@@ -3,11 +3,7 @@
 from torch import Tensor
 
 from mixerlab.kernels.centring.reference import centred_reference
-from mixerlab.kernels.common.chunked import check_inputs, choose_backend, pad_heads
-
-__all__ = ["centred"]
-
-TRITON_HEAD_DIMS = (16, 32, 64)
+from mixerlab.kernels.common.chunked import NARROW_HEAD_DIMS, check_inputs, choose_backend, pad_heads
 
 
 def centred(
@@ -35,7 +31,7 @@ def centred(
     """
     check_inputs(q, k, v, log_decay, beta)
     head_dim = q.shape[-1]
-    if choose_backend(q.device, q.dtype, head_dim, None, backend, TRITON_HEAD_DIMS) == "reference":
+    if choose_backend(q.device, q.dtype, head_dim, None, backend, NARROW_HEAD_DIMS) == "reference":
         return centred_reference(q, k, v, log_decay, beta)
 
     from mixerlab.kernels.centring.operator import forward  # here, because Triton is optional

@@ -1,19 +1,16 @@
 """The Triton centring as PyTorch operators."""
 
-import torch
 from torch import Tensor
 
 from mixerlab.kernels.centring.reference import CHUNK_SIZE
 from mixerlab.kernels.centring.triton_kernels import backward_kernel, forward_kernel
 from mixerlab.kernels.common.addressing import packed_heads
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_chunked import precision_of
 
 
-@torch.library.custom_op("mixerlab::centred", mutates_args=())
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+@operator("centred")
+def forward(q, k, v, log_decay, beta) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Those of `kernels.centring.centred`, and for the backward the sums before each chunk."""
     q, k, log_decay, beta = (x.contiguous() for x in (q, k, log_decay, beta))
     v = packed_heads(v)
@@ -30,21 +27,8 @@ def _forward_results(q, k, v, log_decay, beta):
     return *results, beta.new_empty(batch, heads, -(-length // CHUNK_SIZE), 2 * head_dim + 1)
 
 
-@torch.library.custom_op("mixerlab::centred_backward", mutates_args=())
-def backward(
-    d_q: Tensor,
-    d_k: Tensor,
-    d_v: Tensor,
-    d_beta: Tensor,
-    d_mean_v: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor,
-    beta: Tensor,
-    k_out: Tensor,
-    v_out: Tensor,
-    sums: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@operator("centred_backward", like="k v log_decay beta")
+def backward(d_q, d_k, d_v, d_beta, d_mean_v, k, v, log_decay, beta, k_out, v_out, sums):
     """The gradients of k, v, log_decay and beta; that of q is that of its result."""
     gradients = [x.contiguous() for x in (d_q, d_k, d_v, d_beta, d_mean_v)]
     k, log_decay, beta = (x.contiguous() for x in (k, log_decay, beta))
@@ -70,5 +54,4 @@ def _gradients(ctx, d_q, d_k, d_v, d_beta, d_mean_v, _):
     return d_q, *backward(d_q, d_k, d_v, d_beta, d_mean_v, *ctx.saved_tensors)
 
 
-register(forward, save=_save, gradients=_gradients)
-register(backward, like="k v log_decay beta")
+register_gradient(forward, _gradients, save=_save)

@@ -8,6 +8,7 @@ from mixerlab.kernels.common.dispatch import KERNEL_DTYPES, resolve_backend
 from mixerlab.kernels.common.shapes import check_shapes
 
 TRITON_HEAD_DIMS = (16, 32, 64, 128)
+NARROW_HEAD_DIMS = TRITON_HEAD_DIMS[:-1]  # of kernels that hold more of a head on the chip
 TRITON_CHUNK_SIZES = (16, 32, 64)
 
 

@@ -2,9 +2,9 @@
 
 Every `operator.py` does the same for each of its operators:
 
-1. `torch.library.custom_op` makes the function that launches the kernels opaque to the compiler;
-2. `register` says how it is differentiated and what it does under vmap, and which arguments its results are like;
-3. if they are like none, `register_fake` gives the shapes of the results.
+1. `operator` makes the function that launches the kernels opaque to the compiler, and says which arguments its results
+   are like; if they are like none, `register_fake` gives the shapes of the results;
+2. `register_gradient` says how it is differentiated, if it can be.
 
 All tensors of an operator have an axis in front that replicas fold into: the batch, or groups of parameters. So the
 replicas of a population become more sequences, groups or rows of one launch.
@@ -16,50 +16,68 @@ earlier calls on another stream, as warming up does, or delete their outputs. (P
 `torch.autograd.graph.set_override_stale_capture_stream`.)
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.library import CustomOpDef
 
 
-def register(
-    operator: torch.library.CustomOpDef,
+def operator(
+    name: str,
     *,
     like: str = "",
-    kept: str = "",
-    save: Callable | None = None,
-    backward: Callable | None = None,
-    gradients: Callable | None = None,
-    options: int = 0,
     refusal: str = "a fused operator cannot be differentiated twice: use backend='reference'",
-) -> None:
-    """Tells PyTorch how to differentiate `operator`, and that vmap folds replicas into the leading axes.
+) -> Callable[[Callable], CustomOpDef]:
+    """Makes the function below it the operator `mixerlab::name`, which folds replicas into the leading axes under vmap.
+
+    What has no type there, an argument or the result, is a tensor.
 
     Args:
-        operator: what `torch.library.custom_op` made.
         like: names of arguments, one for each result, whose shape and dtype it has. It is contiguous.
-        kept: names of the tensors among the arguments that the backward needs, all by default. `ctx.saved_tensors` are
-            these and the results behind the first, which are made for the backward only; `ctx.options` the options.
-        save: `(ctx, inputs, output)`, keeps something else in their place.
-        backward: the operator that takes the gradient of the first result, then `ctx.saved_tensors` and the options,
-            and gives the gradients of the tensors.
-        gradients: in its place `(ctx, *grads)`, the gradients of the inputs but for the options. An operator that is
-            given neither, as one that computes gradients itself, raises when it is differentiated.
-        options: how many of the last arguments are not tensors.
-        refusal: the message of that RuntimeError.
+        refusal: the message of the RuntimeError that differentiating it raises, without `register_gradient`.
     """
-    names = [argument.name for argument in operator._opoverload._schema.arguments]
-    if like:
+
+    def define(launch: Callable) -> CustomOpDef:
+        names = list(inspect.signature(launch).parameters)
         models = [names.index(name) for name in like.split()]
+        returned = tuple[(Tensor,) * len(models)] if len(models) > 1 else Tensor  # type: ignore[misc]
+        launch.__annotations__ = dict.fromkeys(names, Tensor) | {"return": returned} | launch.__annotations__
+        defined = torch.library.custom_op(f"mixerlab::{name}", launch, mutates_args=())
 
         def fake(*inputs):
             results = tuple(inputs[i].new_empty(inputs[i].shape) for i in models)
             return results if len(results) > 1 else results[0]
 
-        operator.register_fake(fake)
+        def refuse(ctx, *grads):
+            raise RuntimeError(refusal)
 
-    tensors = len(names) - options
+        if models:
+            defined.register_fake(fake)
+        defined.register_autograd(refuse)
+        defined.register_vmap(partial(fold_replicas, defined))
+        return defined
+
+    return define
+
+
+def register_gradient(
+    forward: CustomOpDef, backward: CustomOpDef | Callable, *, kept: str = "", save: Callable | None = None
+) -> None:
+    """Tells PyTorch how to differentiate an operator whose tensors come before its options.
+
+    Args:
+        backward: an operator that takes the gradient of the first result, then `ctx.saved_tensors` and the options, and
+            gives the gradients of the tensors; or for these a function `(ctx, *grads)`.
+        kept: names of the tensors among the arguments that the backward needs, all by default. `ctx.saved_tensors` are
+            these and the results behind the first, which are made for the backward only; `ctx.options` the options.
+        save: `(ctx, inputs, output)`, keeps something else in their place.
+    """
+    arguments = forward._opoverload._schema.arguments
+    names = [argument.name for argument in arguments]
+    tensors = sum("Tensor" in str(argument.type) for argument in arguments)
     needed = [names.index(name) for name in kept.split()] or range(tensors)
 
     def save_needed(ctx, inputs, output):
@@ -71,16 +89,14 @@ def register(
             ctx.set_materialize_grads(False)  # None, not tensors of zeros, for their gradients
 
     def differentiate(ctx, *grads):
-        if backward is not None:
+        if isinstance(backward, CustomOpDef):
             of_tensors = backward(grads[0], *ctx.saved_tensors, *ctx.options)
-        elif gradients is not None:
-            of_tensors = gradients(ctx, *grads)
         else:
-            raise RuntimeError(refusal)
-        return *(of_tensors if isinstance(of_tensors, tuple) else (of_tensors,)), *[None] * options
+            of_tensors = backward(ctx, *grads)
+        of_tensors = of_tensors if isinstance(of_tensors, tuple) else (of_tensors,)
+        return *of_tensors, *[None] * (len(names) - tensors)
 
-    operator.register_autograd(differentiate, setup_context=save or (save_needed if backward or gradients else None))
-    operator.register_vmap(partial(fold_replicas, operator))
+    forward.register_autograd(differentiate, setup_context=save or save_needed)
 
 
 def fold_replicas(op: Callable, info, in_dims: tuple, *args):

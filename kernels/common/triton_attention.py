@@ -19,24 +19,6 @@ def load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D: tl.cons
 
 
 @triton.jit
-def load_pair(
-    x, x_strides, y, y_strides, batch, head, start, seq_len, head_dim, ROWS: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """ROWS positions from `start` on of one head of x, and below them the same of y: `[2 ROWS, BLOCK_D]`.
-
-    One product with both takes fewer registers than two products. Otherwise as `load_rows`.
-    """
-    both = tl.arange(0, 2 * ROWS)
-    rows = start + both % ROWS
-    columns = tl.arange(0, BLOCK_D)
-    x += batch.to(tl.int64) * x_strides[0] + head.to(tl.int64) * x_strides[2]
-    y += batch.to(tl.int64) * y_strides[0] + head.to(tl.int64) * y_strides[2]
-    at = tl.where(both < ROWS, x + rows.to(tl.int64) * x_strides[1], y + rows.to(tl.int64) * y_strides[1])
-    inside = (rows < seq_len)[:, None] & (columns < head_dim)[None, :]
-    return tl.load(at[:, None] + columns[None, :], mask=inside, other=0.0)
-
-
-@triton.jit
 def load_sequence(
     x, strides, batch, head, seq_len, head_dim, TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr
 ):

@@ -8,8 +8,6 @@ from torch import Tensor
 from mixerlab.kernels.common.chunked import check_inputs, choose_backend, pad_heads
 from mixerlab.kernels.gated_delta_rule.reference import gated_delta_rule_reference
 
-__all__ = ["gated_delta_rule"]
-
 
 def gated_delta_rule(
     q: Tensor,

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_chunked import precision_of, tile_options
 from mixerlab.kernels.gated_delta_rule.triton_kernels import (
     backward_chunk_kernel,
@@ -19,10 +19,8 @@ WARPS = 4  # of such a program: two of them fit into a multiprocessor
 WIDEST_VALUES = 128  # columns of the values of one key head that the backward of a chunk takes at once
 
 
-@torch.library.custom_op("mixerlab::gated_delta_rule", mutates_args=())
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@operator("gated_delta_rule")
+def forward(q, k, v, log_decay, beta, scale: float, chunk_size: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output, like v, and for the backward states, inverses, writes and errors (see `triton_kernels.py`).
 
     A head's values are as many heads of `PART` columns to the kernels, which share its keys and its gates.
@@ -54,20 +52,8 @@ def _forward_results(q, k, v, log_decay, beta, scale, chunk_size):
     return out, states, inverses, writes, errors
 
 
-@torch.library.custom_op("mixerlab::gated_delta_rule_backward", mutates_args=())
-def backward(
-    d_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    log_decay: Tensor,
-    beta: Tensor,
-    states: Tensor,
-    inverses: Tensor,
-    writes: Tensor,
-    errors: Tensor,
-    scale: float,
-    chunk_size: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@operator("gated_delta_rule_backward", like="q k errors log_decay beta")
+def backward(d_out, q, k, log_decay, beta, states, inverses, writes, errors, scale: float, chunk_size: int):
     """The gradients of q, k, v, log_decay and beta."""
     d_out, q, k, log_decay, beta = (x.contiguous() for x in (d_out, q, k, log_decay, beta))
     batch, length, heads, _ = q.shape
@@ -100,5 +86,4 @@ def _options(q: Tensor, chunk_size: int) -> dict:
     return {**tile_options(q, chunk_size), "PRECISION": precision_of(q)}
 
 
-register(forward, kept="q k log_decay beta", backward=backward, options=2)
-register(backward, like="q k errors log_decay beta")
+register_gradient(forward, backward, kept="q k log_decay beta")

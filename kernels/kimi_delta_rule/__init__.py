@@ -3,13 +3,9 @@
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.chunked import check_inputs, choose_backend, pad_heads
+from mixerlab.kernels.common.chunked import NARROW_HEAD_DIMS, check_inputs, choose_backend, pad_heads
 from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.kimi_delta_rule.reference import kimi_delta_rule_reference
-
-__all__ = ["kimi_delta_rule"]
-
-TRITON_HEAD_DIMS = (16, 32, 64)
 
 
 def kimi_delta_rule(
@@ -58,4 +54,4 @@ def kimi_delta_rule_backend(
     device: torch.device, dtype: torch.dtype, head_dim: int, chunk_size: int = 64, backend: str = "auto"
 ) -> str:
     """The backend that `kimi_delta_rule` takes for such inputs: `reference` or `triton`."""
-    return choose_backend(device, dtype, head_dim, chunk_size, backend, TRITON_HEAD_DIMS)
+    return choose_backend(device, dtype, head_dim, chunk_size, backend, NARROW_HEAD_DIMS)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_chunked import precision_of, tile_options
 from mixerlab.kernels.kimi_delta_rule.triton_kernels import (
     backward_chunk_kernel,
@@ -17,9 +17,9 @@ CHANNELS = 16  # that a program of `backward_chunk_kernel` takes
 LOOP = {"num_stages": 2}  # of the kernels that walk over chunks: a third stage takes shared memory of other programs
 
 
-@torch.library.custom_op("mixerlab::kimi_delta_rule", mutates_args=())
+@operator("kimi_delta_rule")
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
+    q, k, v, log_decay, beta, scale: float, chunk_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output, and for the backward b, N, P, states, writes and errors (see `triton_kernels.py`)."""
     q, k, v, log_decay, beta = (x.contiguous() for x in (q, k, v, log_decay, beta))
@@ -45,21 +45,8 @@ def _forward_results(q, k, v, log_decay, beta, scale, chunk_size):
     return out, cumulative, solvers, scores, q.new_empty(batch, heads, chunks, head_dim, head_dim), writes, errors
 
 
-@torch.library.custom_op("mixerlab::kimi_delta_rule_backward", mutates_args=())
-def backward(
-    d_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    beta: Tensor,
-    cumulative: Tensor,
-    solvers: Tensor,
-    scores: Tensor,
-    states: Tensor,
-    writes: Tensor,
-    errors: Tensor,
-    scale: float,
-    chunk_size: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@operator("kimi_delta_rule_backward", like="q k errors cumulative beta")
+def backward(d_out, q, k, beta, cumulative, solvers, scores, states, writes, errors, scale: float, chunk_size: int):
     """The gradients of q, k, v, log_decay and beta."""
     d_out, q, k, beta = (x.contiguous() for x in (d_out, q, k, beta))
     batch, length, heads, _ = q.shape
@@ -83,5 +70,4 @@ def _options(q: Tensor, chunk_size: int) -> tuple[dict, dict]:
     return {**tile_options(q, chunk_size), "PRECISION": precision_of(q)}, {"LEVELS": chunk_size.bit_length() - 1}
 
 
-register(forward, kept="q k beta", backward=backward, options=2)
-register(backward, like="q k errors cumulative beta")
+register_gradient(forward, backward, kept="q k beta")

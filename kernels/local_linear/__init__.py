@@ -3,13 +3,9 @@
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.chunked import choose_backend, pad_heads
+from mixerlab.kernels.common.chunked import NARROW_HEAD_DIMS, choose_backend, pad_heads
 from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.local_linear.operator import forward
-
-__all__ = ["solved_probe"]
-
-TRITON_HEAD_DIMS = (16, 32, 64)
 
 
 def solved_probe(
@@ -51,7 +47,7 @@ def solved_probe(
     """
     check_shapes(("q", q, ("B", "T", "H", "D")), ("k", k, q.shape), fitting=f"q {tuple(q.shape)}")
     wide, head_dim = torch.promote_types(q.dtype, torch.float32), q.shape[-1]
-    if choose_backend(q.device, wide, head_dim, None, backend, TRITON_HEAD_DIMS) == "reference":
+    if choose_backend(q.device, wide, head_dim, None, backend, NARROW_HEAD_DIMS) == "reference":
         return forward(q, k, scale, ridge, relative, iterations, False)
     q, k = map(pad_heads, (q, k))  # the added columns stay zero and change nothing
     return forward(q, k, scale, ridge, relative, iterations, True)[..., :head_dim]

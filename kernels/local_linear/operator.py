@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.local_linear.reference import (
     Solver,
     Systems,
@@ -18,8 +18,8 @@ from mixerlab.kernels.local_linear.reference import (
 CHUNK_SIZE = 128  # queries whose weights are held at once
 
 
-@torch.library.custom_op("mixerlab::solved_probe", mutates_args=())
-def forward(q: Tensor, k: Tensor, scale: float, ridge: float, relative: bool, iterations: int, triton: bool) -> Tensor:
+@operator("solved_probe")
+def forward(q, k, scale: float, ridge: float, relative: bool, iterations: int, triton: bool):
     """See `kernels.local_linear.solved_probe`."""
     q, k = _wide(q, k)
     probes = [
@@ -34,18 +34,8 @@ def _(q, k, scale, ridge, relative, iterations, triton):
     return q.new_empty(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
 
 
-@torch.library.custom_op("mixerlab::solved_probe_backward", mutates_args=())
-def backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    probe: Tensor,
-    scale: float,
-    ridge: float,
-    relative: bool,
-    iterations: int,
-    triton: bool,
-) -> tuple[Tensor, Tensor]:
+@operator("solved_probe_backward", like="q k")
+def backward(grad, q, k, probe, scale: float, ridge: float, relative: bool, iterations: int, triton: bool):
     """The gradients of q and k."""
     wide_q, wide_k, grad, probe = _wide(q, k, grad, probe)
     d_q, d_k = [], torch.zeros_like(wide_k)
@@ -89,5 +79,4 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(q, k, output)
 
 
-register(forward, save=_save, backward=backward, options=5)
-register(backward, like="q k")
+register_gradient(forward, backward, save=_save)

@@ -8,8 +8,6 @@ from mixerlab.kernels.common.chunked import check_inputs, choose_backend, kernel
 from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.mesa.reference import mesa_reference
 
-__all__ = ["mesa"]
-
 
 def mesa(
     q: Tensor,

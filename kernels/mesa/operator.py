@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.addressing import packed_heads
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_chunked import tile_options
 from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.mesa.triton_kernels import (
@@ -19,17 +19,8 @@ from mixerlab.kernels.mesa.triton_kernels import (
 TOLERANCES = {torch.bfloat16: 1e-4, torch.float32: 1e-6}
 
 
-@torch.library.custom_op("mixerlab::mesa", mutates_args=())
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor,
-    beta: Tensor,
-    ridge: Tensor,
-    iterations: int,
-    chunk_size: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@operator("mesa")
+def forward(q, k, v, log_decay, beta, ridge, iterations: int, chunk_size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The output, and for the backward the solutions and the states.
 
     `ridge` is `[groups, H, D]`: the first one is for the first `B / groups` sequences, and so on.
@@ -63,21 +54,10 @@ def _forward_results(q, k, v, log_decay, beta, ridge, iterations, chunk_size):
     return q.new_empty(q.shape), beta.new_empty(q.shape), *states
 
 
-@torch.library.custom_op("mixerlab::mesa_backward", mutates_args=())
+@operator("mesa_backward", like="q k v log_decay beta ridge")
 def backward(
-    d_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor,
-    beta: Tensor,
-    ridge: Tensor,
-    solutions: Tensor,
-    key_states: Tensor,
-    value_states: Tensor,
-    iterations: int,
-    chunk_size: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    d_out, q, k, v, log_decay, beta, ridge, solutions, key_states, value_states, iterations: int, chunk_size: int
+):
     """The gradients of q, k, v, log_decay, beta and ridge."""
     d_out, k, log_decay, beta, ridge = (x.contiguous() for x in (d_out, k, log_decay, beta, ridge))
     v = packed_heads(v)
@@ -119,5 +99,4 @@ def _precision(q: Tensor) -> dict:
     return {"FAST": "tf32", "PRECISE": "bf16x3"}
 
 
-register(forward, backward=backward, options=2)
-register(backward, like="q k v log_decay beta ridge")
+register_gradient(forward, backward)

@@ -17,8 +17,6 @@ from mixerlab.kernels.common.dispatch import resolve_backend
 from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.parallax.reference import parallax_reference
 
-__all__ = ["parallax_attention", "parallax_backend"]
-
 KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MIN_HEAD_DIM, MAX_HEAD_DIM = 8, 128
 
@@ -52,11 +50,9 @@ def parallax_attention(
         TypeError: a tensor of the wrong dtype.
         ValueError: shapes, devices or options that do not fit.
     """
-    _check_tensors(q, rho, k, v)
+    check_inputs(window, q=q, rho=rho, k=k, v=v)
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
-    if window is not None and window < 1:
-        raise ValueError(f"window={window} is not positive: pass at least 1, or None for no window")
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if parallax_backend(q.device, q.dtype, q.shape[-1], backend) == "reference":
         return parallax_reference(q, rho, k, v, scale, window)
@@ -80,10 +76,12 @@ def parallax_backend(device: torch.device, dtype: torch.dtype, head_dim: int, ba
     return resolve_backend(backend, device, " and ".join(reasons))
 
 
-def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:
+def check_inputs(window: int | None, *, cached: bool = False, **tensors: Tensor) -> None:
+    """Of queries, probes, keys and values, under their names; keys of any length if they are `cached`."""
+    (q, rho, k, v), (*_, k_name, v_name) = tensors.values(), tensors
     if not q.dtype.is_floating_point or q.dtype.itemsize < 2:
         raise TypeError(f"q.dtype={q.dtype} is not supported: pass bfloat16, float16, float32 or float64")
-    for name, x in {"rho": rho, "k": k, "v": v}.items():
+    for name, x in tensors.items():
         if x.dtype != q.dtype:
             raise TypeError(f"{name}.dtype={x.dtype}, q.dtype={q.dtype}: cast all four to one dtype")
         if x.device != q.device:
@@ -92,9 +90,11 @@ def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:
     batch, length, heads, head_dim = q.shape
     check_shapes(
         ("rho", rho, q.shape),
-        ("k", k, (batch, length, "Hkv", head_dim)),
-        ("v", v, k.shape),
-        fitting=f"q {tuple(q.shape)} and k {tuple(k.shape)}",
+        (k_name, k, (batch, "S" if cached else length, "Hkv", head_dim)),
+        (v_name, v, k.shape),
+        fitting=f"q {tuple(q.shape)} and {k_name} {tuple(k.shape)}",
     )
     if heads % k.shape[2]:
-        raise ValueError(f"q has {heads} heads, not a multiple of the {k.shape[2]} heads of k and v")
+        raise ValueError(f"q has {heads} heads, not a multiple of the {k.shape[2]} heads of {k_name} and {v_name}")
+    if window is not None and window < 1:
+        raise ValueError(f"window={window} is not positive: pass at least 1, or None for no window")

@@ -10,9 +10,9 @@ kernel computes from the gradient dO of its output and the mean and the covarian
 import triton
 import triton.language as tl
 
-from mixerlab.kernels.common.triton_attention import dot, load_pair, load_rows
+from mixerlab.kernels.common.triton_attention import dot, load_rows
 from mixerlab.kernels.common.triton_halves import upper_lower
-from mixerlab.kernels.parallax.triton_tiles import key_bounds, load_tile, query_offset, store_tile, visible
+from mixerlab.kernels.parallax.triton_tiles import key_bounds, load_pair, load_tile, query_offset, store_tile, visible
 
 
 @triton.jit

@@ -8,34 +8,23 @@ which holds B and then C.
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.selective_scan import triton_scan
 
 
-@torch.library.custom_op("mixerlab::selective_scan", mutates_args=())
-def scan(
-    u: Tensor, delta: Tensor, delta_bias: Tensor, A: Tensor, BC: Tensor, D: Tensor, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+@operator("selective_scan")
+def scan(u, delta, delta_bias, A, BC, D, z) -> tuple[Tensor, Tensor, Tensor]:
     """The output, the output before its gate, and the states that the backward starts from."""
     return triton_scan.forward(u, delta, delta_bias, A, BC, D, z)
 
 
-@torch.library.custom_op("mixerlab::selective_scan_backward", mutates_args=())
+@operator("selective_scan_backward")
 def scan_backward(
-    grad: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    delta_bias: Tensor,
-    A: Tensor,
-    BC: Tensor,
-    D: Tensor,
-    z: Tensor,
-    ungated: Tensor,
-    states: Tensor,
+    grad, u, delta, delta_bias, A, BC, D, z, ungated, states
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `u`, `delta`, `BC` and `z`, and in one tensor those of the parameters (`parameter_gradients`)."""
-    grad_z = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+    grad_z = z.new_empty(z.shape)
     grad_u, grad_delta, of_BC, of_parameters = triton_scan.backward(
         grad, u, delta, delta_bias, A, BC, D, z, ungated, states, grad_z
     )
@@ -73,5 +62,4 @@ def _gradients(ctx, grad, *_):
     return of_u, of_delta, of_bias, of_A, of_BC, of_D, of_z
 
 
-register(scan, gradients=_gradients)
-register(scan_backward)
+register_gradient(scan, _gradients)

@@ -253,9 +253,8 @@ def forward(u, delta, delta_bias, A, BC, D, z, *, from_log: bool = False) -> tup
     groups, _, n = A.shape
     blocks, every = _blocks(n, *FORWARD), BACKWARD[0]
     u, delta, z, BC, A, D, delta_bias = (addressable(x) for x in (u, delta, z, BC, A, D, delta_bias))
-    y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
-    ungated = torch.empty(u.shape, dtype=u.dtype, device=u.device)
-    starts = torch.empty((batch, triton.cdiv(length, every), n, channels), dtype=u.dtype, device=u.device)
+    y, ungated = (u.new_empty(u.shape) for _ in range(2))
+    starts = u.new_empty((batch, triton.cdiv(length, every), n, channels))
     scan_forward_kernel[(triton.cdiv(channels, blocks["BLOCK_C"]), batch)](
         *(u, delta, z, BC, A, D, delta_bias, y, ungated, starts),
         *(length, channels, batch // groups),
@@ -283,10 +282,10 @@ def backward(
     channel_blocks = triton.cdiv(channels, blocks["BLOCK_C"])
     inputs = grad, u, delta, z, BC, A, D, delta_bias
     grad, u, delta, z, BC, A, D, delta_bias = (addressable(x) for x in inputs)
-    grad_u, grad_delta = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (u, delta))
+    grad_u, grad_delta = (x.new_empty(x.shape) for x in (u, delta))
     # Programs that contribute to one sum write to a slot each.
-    bc_sums = torch.empty((channel_blocks, batch * length, 2 * n), dtype=u.dtype, device=u.device)
-    sums = torch.empty((groups, batch // groups, channels * (n + 2)), dtype=torch.float32, device=u.device)
+    bc_sums = u.new_empty((channel_blocks, batch * length, 2 * n))
+    sums = u.new_empty((groups, batch // groups, channels * (n + 2)), dtype=torch.float32)
     scan_backward_kernel[(channel_blocks, batch)](
         *(u, delta, z, BC, A, D, delta_bias, ungated, starts, grad),
         *(grad_u, grad_delta, grad_z, bc_sums, sums),

@@ -31,8 +31,7 @@ def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
         )
     if bias is not None and bias.shape != x.shape[2:]:
         raise ValueError(f"bias has shape {tuple(bias.shape)}: pass {tuple(x.shape[2:])}, to fit x")
-    why = why_not_kernel(x, weight)
-    if resolve_backend(backend, x.device, why) == "reference":
+    if resolve_backend(backend, x.device, why_not_kernel(x, weight)) == "reference":
         return _reference(x, weight, bias)
     from mixerlab.kernels.short_convolution.operator import convolution  # here, because Triton is optional
 

@@ -4,27 +4,29 @@ Each replica has a group of parameters: `weight` is `[groups, channels, taps]`, 
 sequence b of the batch belongs to group b // (batch / groups).
 """
 
-import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.addressing import addressable
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.short_convolution import triton_convolution
 
 
-@torch.library.custom_op("mixerlab::short_convolution", mutates_args=())
-def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+@operator("short_convolution", like="x")
+def convolution(x, weight, bias):
     """`short_convolution` for groups of parameters."""
-    return triton_convolution.forward(x, weight, bias)
+    y = x.new_empty(x.shape)
+    triton_convolution.forward(x, weight, bias, [y])
+    return y
 
 
-@torch.library.custom_op("mixerlab::short_convolution_backward", mutates_args=())
-def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+@operator("short_convolution_backward")
+def convolution_backward(grad, x, weight, bias) -> tuple[Tensor, Tensor]:
     """Gradients of `x`, and of `weight` and `bias` in one tensor `[groups, channels * (taps + 1)]`.
 
     It computes the convolution again, so that only the inputs are saved.
     """
-    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return grad_x, triton_convolution.backward(grad, x, weight, bias, grad_x)
+    grad_x = x.new_empty(x.shape)
+    return grad_x, triton_convolution.backward([addressable(grad)], x, weight, bias, grad_x)
 
 
 @convolution_backward.register_fake
@@ -45,5 +47,4 @@ def parameter_gradients(packed: Tensor, taps: int) -> tuple[Tensor, Tensor]:
     return of_weight.unflatten(1, (channels, taps)), of_bias
 
 
-register(convolution, like="x", gradients=_gradients)
-register(convolution_backward)
+register_gradient(convolution, _gradients)

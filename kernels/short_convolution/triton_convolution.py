@@ -275,21 +275,6 @@ def convolution_backward_kernel(
         tl.store(sums_ptr + channel * TAPS + (tap + TAPS - 4), of_tap, mask=is_channel)
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`convolution` of `kernels.short_convolution.operator`."""
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _forward(x, weight, bias, [y], BLOCK_C, 0, 0.0)
-    return y
-
-
-def forward_heads(x: Tensor, weight: Tensor, ys: Sequence[Tensor], normed: int, eps: float) -> None:
-    """Writes the convolution without bias to `ys`, contiguous `[batch, T, heads, width]`, each some channels of `x`.
-
-    Their heads have the same width. The first `normed` of them get unit norm per head, `y / sqrt(|y|^2 + eps)`.
-    """
-    _forward(x, weight, None, [y.flatten(2) for y in ys], ys[0].shape[3], normed, eps)
-
-
 def _tile(length: int, width: int, rows: int) -> dict[str, int]:
     """The tile of a program, with no more rows (in steps of UNROLL) than cover the sequence."""
     block = triton.next_power_of_2(width)
@@ -304,7 +289,11 @@ def _parts(tensors: Sequence[Tensor]) -> tuple[tuple, tuple, tuple]:
     return tuple(tensors), tuple(starts), tuple(x.stride()[:2] for x in tensors)
 
 
-def _forward(x, weight, bias, ys, width, normed, eps) -> None:
+def forward(x, weight, bias: Tensor | None, ys: Sequence[Tensor], width=BLOCK_C, normed=0, eps=0.0) -> None:
+    """Writes the convolution to `ys`, contiguous `[batch, T, channels]`, each some channels of `x`.
+
+    If there are heads, all have this `width`. Those of the first `normed` get unit norm, `y / sqrt(|y|^2 + eps)`.
+    """
     batch, length, _ = x.shape
     x, weight, bias = _readable(x, weight, bias)
     channels = weight.shape[1]
@@ -320,25 +309,12 @@ def _forward(x, weight, bias, ys, width, normed, eps) -> None:
     )
 
 
-def backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, grad_x: Tensor) -> Tensor:
-    """Writes `grad_x`, whose last stride is one, and returns the gradients of the parameters.
+def backward(grads, x, weight, bias: Tensor | None, grad_x, width=BLOCK_C, normed=0, eps=0.0) -> Tensor:
+    """Writes `grad_x`, whose last stride is one, from the gradients of `ys`; returns those of the parameters.
 
-    These are `[groups, channels * (taps + 1)]`, of the weight and then of the bias. No atomics: they have the same bits
-    every time.
+    These are `[groups, channels * (taps + 1)]`, of the weight and then of the bias, or `[groups, channels * taps]`
+    without a bias. No atomics: they have the same bits every time.
     """
-    return _backward([addressable(grad)], x, weight, bias, grad_x, BLOCK_C, 0, 0.0)
-
-
-def backward_heads(
-    grads: Sequence[Tensor], x: Tensor, weight: Tensor, grad_x: Tensor, normed: int, eps: float
-) -> Tensor:
-    """Writes `grad_x` as `backward` does, from the gradients of `forward_heads`; returns that of `weight`."""
-    width = grads[0].shape[3]
-    grads = [grad.flatten(2).contiguous() for grad in grads]
-    return _backward(grads, x, weight, None, grad_x, width, normed, eps).view(weight.shape)
-
-
-def _backward(grads, x, weight, bias, grad_x, width, normed, eps) -> Tensor:
     batch, length, _ = x.shape
     groups, channels, taps = weight.shape
     x, weight, bias = _readable(x, weight, bias)

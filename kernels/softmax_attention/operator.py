@@ -1,10 +1,7 @@
 """The kernels for short sequences as PyTorch operators."""
 
-import torch
-from torch import Tensor
-
 from mixerlab.kernels.common.addressing import unit_stride
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_attention import short_constants, with_strides
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
 from mixerlab.kernels.softmax_attention.triton_short import (
@@ -15,8 +12,8 @@ from mixerlab.kernels.softmax_attention.triton_short import (
 BLOCK = 64  # positions of a tile
 
 
-@torch.library.custom_op("mixerlab::short_attention", mutates_args=())
-def short_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+@operator("short_attention", like="q")
+def short_attention(q, k, v):
     """`softmax_attention` of a sequence that is short (`is_short`)."""
     batch, length, heads, head_dim = q.shape
     o = q.new_empty(q.shape)
@@ -28,8 +25,12 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return o
 
 
-@torch.library.custom_op("mixerlab::short_attention_backward", mutates_args=())
-def short_attention_backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+@operator(
+    "short_attention_backward",
+    like="q k v",
+    refusal="softmax_attention of a short sequence cannot be differentiated twice on a GPU",
+)
+def short_attention_backward(d_o, q, k, v):
     """dQ, dK and dV, from the inputs and dO only."""
     batch, length, heads, head_dim = q.shape
     d_q, d_k, d_v = (x.new_empty(x.shape) for x in (q, k, v))
@@ -41,9 +42,4 @@ def short_attention_backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tu
     return d_q, d_k, d_v
 
 
-register(short_attention, like="q", backward=short_attention_backward)
-register(
-    short_attention_backward,
-    like="q k v",
-    refusal="softmax_attention of a short sequence cannot be differentiated twice on a GPU",
-)
+register_gradient(short_attention, short_attention_backward)

@@ -10,6 +10,7 @@ from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, 
 from mixerlab.kernels.fused import Form, Part, rotary_heads, split_heads
 from mixerlab.kernels.fused.heads import triton_kernels
 from mixerlab.kernels.fused.heads.parts import columns_of
+from mixerlab.kernels.parallax.triton_tiles import pair_descriptor
 
 WIDTH = 10  # not a power of two, nor are the 3 heads, the 19 positions and the columns below
 PADDING = 3
@@ -107,6 +108,13 @@ def test_rotary_heads(device, backend):
     without = rotary_heads(inputs[0], 2, frequency, rotated, backend=backend)
     expected = [Part(2, 6, Form.ROTARY if rotates else Form.VIEW) for rotates in rotated]
     check(without, plain(inputs[0].double(), expected, frequency))
+
+
+def test_queries_and_probes_lie_as_the_backward_of_parallax_reads_them(device):
+    for length in range(20, 30):
+        packed, rotated = torch.randn(2, length, 64, device=device), (True, True, False, True)
+        q, _, _, rho = rotary_heads(packed, 2, frequencies(8, device), rotated, backend="triton")
+        assert pair_descriptor(q, rho, 32).base is q
 
 
 @each_list

@@ -10,9 +10,9 @@ from formulas import attention
 from parallax_cases import draw, run
 
 from mixerlab.kernels.parallax import parallax_attention
+from mixerlab.kernels.parallax.operator import is_short as is_short_parallax
 from mixerlab.kernels.parallax.operator import parallax_short_forward
 from mixerlab.kernels.parallax.reference import parallax_reference
-from mixerlab.kernels.parallax.triton_launch import is_short as is_short_parallax
 from mixerlab.kernels.softmax_attention import attention_backend, is_short, softmax_attention
 from mixerlab.kernels.softmax_attention.operator import short_attention
 

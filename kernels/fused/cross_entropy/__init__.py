@@ -30,8 +30,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, backend: str = "auto") -> 
             " and targets [G, ...]"
         )
     rows, flat = logits.reshape(len(targets), -1, logits.shape[-1]), targets.reshape(len(targets), -1)
-    why = why_not_triton(logits)
-    if resolve_backend(backend, logits.device, why) == "reference":
+    if resolve_backend(backend, logits.device, why_not_triton(logits)) == "reference":
         wide = rows.to(torch.promote_types(logits.dtype, torch.float32))
         losses = F.cross_entropy(wide.flatten(0, 1), flat.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
         count = (flat != IGNORE_INDEX).sum(dim=1).to(wide.dtype)

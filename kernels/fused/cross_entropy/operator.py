@@ -5,7 +5,7 @@ import triton
 from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.fused.cross_entropy.triton_kernels import (
     cross_entropy_backward_kernel,
     cross_entropy_forward_kernel,
@@ -16,8 +16,8 @@ TILE, MAX_BLOCK_V, WARPS = 2048, 1024, 4
 SUM_BLOCK = 1024
 
 
-@torch.library.custom_op("mixerlab::cross_entropy", mutates_args=())
-def mean_losses(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+@operator("cross_entropy")
+def mean_losses(logits, targets) -> tuple[Tensor, Tensor, Tensor]:
     """Mean loss and count of each group of `[groups, N, V]`, and the log-sum-exp of each row; all float32."""
     groups, rows, vocabulary = logits.shape
     logits, tile = unit_stride(logits.flatten(0, 1)), _tile(vocabulary)
@@ -38,8 +38,8 @@ def _(logits, targets):
     return tuple(logits.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
 
-@torch.library.custom_op("mixerlab::cross_entropy_backward", mutates_args=())
-def mean_losses_backward(grad: Tensor, logits: Tensor, targets: Tensor, count: Tensor, lse: Tensor) -> Tensor:
+@operator("cross_entropy_backward", like="logits")
+def mean_losses_backward(grad, logits, targets, count, lse):
     """Gradient of `logits` from that of the means `[groups]`."""
     groups, rows, vocabulary = logits.shape
     grad_logits = logits.new_empty(logits.shape)
@@ -58,5 +58,4 @@ def _tile(vocabulary: int) -> dict[str, int]:
     return {"ROWS": TILE // block, "BLOCK_V": block, "num_warps": WARPS}
 
 
-register(mean_losses, gradients=lambda ctx, grad, *_: (mean_losses_backward(grad, *ctx.saved_tensors), None))
-register(mean_losses_backward, like="logits")
+register_gradient(mean_losses, lambda ctx, grad, *_: (mean_losses_backward(grad, *ctx.saved_tensors), None))

@@ -2,11 +2,10 @@
 
 import torch
 import triton
-from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.device import processors
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.fused.embedding.triton_kernels import embedding_backward_kernel, embedding_forward_kernel
 
@@ -21,8 +20,8 @@ MAX_BLOCK_V = {4: 32, 2: 64}
 BACKWARD_PROGRAMS = 4  # for each multiprocessor, of all groups together
 
 
-@torch.library.custom_op("mixerlab::embedding", mutates_args=())
-def look_up(tokens: Tensor, weight: Tensor) -> Tensor:
+@operator("embedding")
+def look_up(tokens, weight):
     """`embedding` of `tokens` `[groups, N]` in `weight` `[groups, V, D]`: `[groups, N, D]`."""
     groups, rows = tokens.shape
     width = weight.shape[2]
@@ -46,8 +45,8 @@ def _rows(tokens, weight):
     return weight.new_empty((*tokens.shape, weight.shape[2]))
 
 
-@torch.library.custom_op("mixerlab::embedding_backward", mutates_args=())
-def look_up_backward(grad: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
+@operator("embedding_backward", like="weight")
+def look_up_backward(grad, tokens, weight):
     """Gradient of `weight`, of which only the shape and dtype are used."""
     (groups, rows, width), vocabulary = grad.shape, weight.shape[1]
     if vocabulary > MAX_VOCABULARY:
@@ -74,5 +73,4 @@ def look_up_backward(grad: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
     return sum_parts(sums, weight.dtype)
 
 
-register(look_up, gradients=lambda ctx, grad: (None, look_up_backward(grad, *ctx.saved_tensors)))
-register(look_up_backward, like="weight")
+register_gradient(look_up, lambda ctx, grad: (None, look_up_backward(grad, *ctx.saved_tensors)))

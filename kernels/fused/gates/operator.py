@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.device import processors
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.fused.gates.triton_kernels import gates_backward_kernel, gates_forward_kernel
 
@@ -14,37 +14,30 @@ TILE, WARPS = 1024, 4
 BACKWARD_PROGRAMS = 4  # for each multiprocessor, of all groups together
 
 
-@torch.library.custom_op("mixerlab::gates", mutates_args=())
+@operator("gates")
 def gates(
-    decay_logit: Tensor, beta_logit: Tensor, decay_bias: Tensor, log_rate: Tensor | None, beta_bias: Tensor | None
+    decay_logit, beta_logit, decay_bias, log_rate: Tensor | None, beta_bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """`gates` of logits `[groups, N, C]` and `[groups, N, H]`, and parameters: log decay and beta in float32."""
     inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
     groups, rows, _ = decay_logit.shape
-    log_decay, beta = results = _results(*inputs)
+    results = _results(*inputs)
     tile = _tile(decay_logit, beta_logit)
     if rows:
         gates_forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
-            *inputs, log_decay, beta, rows, *_strides(inputs), **tile
+            *inputs, *results, rows, *_strides(inputs), **tile
         )
     return results
 
 
 @gates.register_fake
 def _results(decay_logit, beta_logit, decay_bias, log_rate, beta_bias):
-    log_decay, beta = (x.new_empty(x.shape, dtype=torch.float32) for x in (decay_logit, beta_logit))
-    return log_decay, beta
+    return tuple(x.new_empty(x.shape, dtype=torch.float32) for x in (decay_logit, beta_logit))
 
 
-@torch.library.custom_op("mixerlab::gates_backward", mutates_args=())
+@operator("gates_backward")
 def gates_backward(
-    d_log_decay: Tensor,
-    d_beta: Tensor,
-    decay_logit: Tensor,
-    beta_logit: Tensor,
-    decay_bias: Tensor,
-    log_rate: Tensor | None,
-    beta_bias: Tensor | None,
+    d_log_decay, d_beta, decay_logit, beta_logit, decay_bias, log_rate: Tensor | None, beta_bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the logits, and in float32 those of decay bias, log rate and beta bias `[groups, 2 C + H]`."""
     inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
@@ -99,5 +92,4 @@ def _gradients(ctx, d_log_decay, d_beta):
     return of_decay, of_beta, *(None if x is None else y.to(x.dtype) for x, y in parts)
 
 
-register(gates, save=_save, gradients=_gradients)
-register(gates_backward)
+register_gradient(gates, _gradients, save=_save)

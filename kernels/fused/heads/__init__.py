@@ -8,7 +8,7 @@ from torch import Tensor
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_traced, why_not_triton
 from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, views
 from mixerlab.kernels.fused.linear import join_rows
-from mixerlab.kernels.fused.rms_norm.reference import wide_rms_norm
+from mixerlab.kernels.fused.rms_norm import wide_rms_norm
 
 
 def split_heads(

@@ -48,11 +48,6 @@ def views(packed: Tensor, parts: Sequence[Part]) -> list[Tensor]:
     return [x.unflatten(-1, part[:2]) for x, part in zip(columns, parts, strict=True)]
 
 
-def empty_results(packed: Tensor, parts: Sequence[Part]) -> list[Tensor]:
-    """Memory for the parts of `packed` that are not views."""
-    return [packed.new_empty((*packed.shape[:2], *part[:2])) for part in parts if part.form != Form.VIEW]
-
-
 def with_views(results: Sequence[Tensor], packed: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:
     """All parts of `packed`: an operator's `results`, and in their places the views, which it cannot return."""
     rest = iter(results)
@@ -61,11 +56,11 @@ def with_views(results: Sequence[Tensor], packed: Tensor, parts: Sequence[Part])
     )
 
 
-def parts_of(heads: list[int], widths: list[int], forms: list[int]) -> list[Part]:
-    """The inverse of `lists_of`."""
-    return [Part(h, w, Form(f)) for h, w, f in zip(heads, widths, forms, strict=True)]
+def numbers_of(parts: Sequence[Part]) -> list[int]:
+    """The parts as an operator takes them, which knows lists of integers only: heads, width and form of each."""
+    return [int(number) for part in parts for number in part]
 
 
-def lists_of(parts: Sequence[Part]) -> tuple[list[int], list[int], list[int]]:
-    """The parts as an operator takes them, which knows lists of integers only: heads, widths and forms."""
-    return [part.heads for part in parts], [part.width for part in parts], [int(part.form) for part in parts]
+def parts_of(numbers: list[int]) -> list[Part]:
+    """The inverse of `numbers_of`."""
+    return [Part(h, w, Form(f)) for h, w, f in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)]

@@ -20,7 +20,7 @@ from torch import Tensor
 from mixerlab.kernels.common.addressing import addressable, whole_rows
 from mixerlab.kernels.common.device import processors
 from mixerlab.kernels.common.triton_sums import sum_parts
-from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, empty_results, views
+from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, views
 
 TILE, ROTATED_TILE, WARPS = 2048, 1024, 4  # elements of the largest part; fewer if threads also hold angles
 MAX_BLOCK_T = 64
@@ -272,12 +272,12 @@ def split(
     packed: Tensor,
     inverse_frequency: Tensor | None,
     parts: Sequence[Part],
+    results: Sequence[Tensor],
     gains: Tensor | None = None,
     eps: float = 0.0,
-) -> list[Tensor]:
-    """`split` of `kernels.fused.heads.operator`."""
+) -> None:
+    """Writes the `results`, which `split_heads` gives for those of `parts` that are not views."""
     packed = addressable(packed)
-    results = empty_results(packed, parts)
     remaining = iter(results)
     moves = [
         _Move(part.form, _FORWARD[part.form], x, next(remaining), x)
@@ -285,7 +285,6 @@ def split(
         if part.form != Form.VIEW
     ]
     _launch(moves, packed, inverse_frequency, gains, eps)
-    return results
 
 
 def split_backward(
@@ -345,7 +344,7 @@ def _launch(
         groups, _, gain_width = gains.shape
         if is_backward:
             programs = min(batch // groups * blocks, max(1, SUMMING_PROGRAMS * processors(packed.device) // groups))
-            sums = torch.empty((groups, programs, *gains.shape[1:]), dtype=torch.float32, device=packed.device)
+            sums = packed.new_empty((groups, programs, *gains.shape[1:]), dtype=torch.float32)
             grid = programs, groups
     has_gain = [move.form.has_gain for move in moves]
     _split_heads_kernel[grid](

@@ -36,18 +36,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: st
     x, weight = autocast(x, weight)
     if x.dtype != weight.dtype:
         raise ValueError(f"x is {x.dtype} and weight {weight.dtype}: cast both to one dtype, or use autocast")
-    why = why_not_triton(x)
-    if resolve_backend(backend, x.device, why) == "reference":
+    if resolve_backend(backend, x.device, why_not_triton(x)) == "reference":
         y = F.linear(x, weight)
         return y if bias is None else y + bias
-    from mixerlab.kernels.fused.linear import operator  # here, because Triton is optional
+    from mixerlab.kernels.fused.linear.operator import product  # here, because Triton is optional
 
     # One group of parameters; under vmap each replica is another.
     rows = x.reshape(1, x.shape[:-1].numel(), x.shape[-1])
-    if bias is None:
-        y = operator.matrix_product(rows, weight[None])
-    else:
-        y = operator.product_and_bias(rows, weight[None], bias[None])
+    y = product(rows, weight[None], None if bias is None else bias[None])
     return y.view(*x.shape[:-1], weight.shape[0])
 
 

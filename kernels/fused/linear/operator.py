@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.device import processors
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_sums import UNIT, sum_parts
 from mixerlab.kernels.fused.linear.triton_kernels import weight_gradient_kernel
 
@@ -19,31 +19,24 @@ MIN_STEPS = 4  # of a part: with fewer it would write more than half as many byt
 CONFIGS = {torch.bfloat16: (64, (64, 16), 128, 4, 8), torch.float32: (32, (16, 16), 64, 2, 4)}
 
 
-@torch.library.custom_op("mixerlab::linear", mutates_args=())
-def matrix_product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x` `[groups, N, K]` times the transpose of `weight` `[groups, M, K]`: `[groups, N, M]`."""
-    return torch.bmm(x, weight.mT)
-
-
-@matrix_product.register_fake
-def _empty_product(x, weight, *bias):
-    return x.new_empty((*x.shape[:2], weight.shape[1]))
-
-
-@torch.library.custom_op("mixerlab::linear_with_bias", mutates_args=())
-def product_and_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`matrix_product` plus `bias` `[groups, M]`, rounded once."""
-    y = _empty_product(x, weight)
+@operator("linear")
+def product(x, weight, bias: Tensor | None):
+    """`x` `[groups, N, K]` by `weight` `[groups, M, K]`, plus `bias` `[groups, M]`: `[groups, N, M]`, rounded once."""
+    if bias is None:
+        return torch.bmm(x, weight.mT)
+    y = _empty_product(x, weight, bias)
     for group, rows in enumerate(x):  # the library adds a bias on the chip only to a single product
         torch.addmm(bias[group].to(x.dtype), rows, weight[group].mT, out=y[group])
     return y
 
 
-product_and_bias.register_fake(_empty_product)
+@product.register_fake
+def _empty_product(x, weight, bias):
+    return x.new_empty((*x.shape[:2], weight.shape[1]))
 
 
-@torch.library.custom_op("mixerlab::linear_weight_gradient", mutates_args=())
-def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+@operator("linear_weight_gradient")
+def weight_gradient(grad, x):
     """`[groups, M, K]` from the result's gradient `[groups, N, M]` and `x` `[groups, N, K]`.
 
     By PyTorch's product if one part is best.
@@ -88,15 +81,13 @@ def part_steps(steps: int, tiles: int, programs: int) -> int | None:
 
 
 def _gradients(ctx, grad):
-    x, weight, *bias = ctx.saved_tensors
-    of_x, of_weight, *of_bias = ctx.needs_input_grad
+    x, weight, bias = ctx.saved_tensors
+    of_x, of_weight, of_bias = ctx.needs_input_grad
     return (
         torch.bmm(grad, weight) if of_x else None,
         weight_gradient(grad, x) if of_weight else None,
-        *(grad.sum(dim=1, dtype=b.dtype) if needed else None for b, needed in zip(bias, of_bias, strict=True)),
+        grad.sum(dim=1, dtype=bias.dtype) if of_bias else None,
     )
 
 
-register(matrix_product, gradients=_gradients)
-register(product_and_bias, gradients=_gradients)
-register(weight_gradient)
+register_gradient(product, _gradients)

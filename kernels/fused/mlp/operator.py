@@ -5,7 +5,7 @@ import triton
 from torch import Tensor
 
 from mixerlab.kernels.common.addressing import whole_rows
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.fused.linear.operator import weight_gradient
 from mixerlab.kernels.fused.mlp.triton_kernels import mlp_backward_kernel, mlp_forward_kernel
 
@@ -15,16 +15,16 @@ FORWARD = {torch.bfloat16: (128, 32, 3, 4), torch.float32: (32, 32, 1, 4)}
 BACKWARD = {torch.bfloat16: (64, 32, 3, 4), torch.float32: (32, 16, 1, 4)}
 
 
-@torch.library.custom_op("mixerlab::swiglu_mlp", mutates_args=())
-def mlp(x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> Tensor:
+@operator("swiglu_mlp", like="x")
+def mlp(x, gate_up_weight, down_weight):
     """`swiglu_mlp` of `x` `[groups, N, D]`."""
     y = x.new_empty(x.shape)
     _launch(mlp_forward_kernel, FORWARD, (x,), (gate_up_weight, down_weight), (y,))
     return y
 
 
-@torch.library.custom_op("mixerlab::swiglu_mlp_backward", mutates_args=())
-def mlp_backward(grad: Tensor, x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+@operator("swiglu_mlp_backward")
+def mlp_backward(grad, x, gate_up_weight, down_weight) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `x` and of its product with `gate_up`, and `silu(gate) * up` `[groups, N, H]`."""
     results = _backward_results(grad, x, gate_up_weight, down_weight)
     _launch(mlp_backward_kernel, BACKWARD, (grad, x), (gate_up_weight, down_weight), results)
@@ -62,5 +62,4 @@ def _gradients(ctx, grad):
     return grad_x, weight_gradient(grad_gate_up, x), weight_gradient(grad, hidden)
 
 
-register(mlp, like="x", gradients=_gradients)
-register(mlp_backward)
+register_gradient(mlp, _gradients)

@@ -1,10 +1,10 @@
 """RMSNorm (Zhang and Sennrich 2019), with or without the residual addition before it, in one launch each way."""
 
+import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.rms_norm.reference import wide_rms_norm
 
 MAX_WIDTH = 1024  # a row is one tile of the kernel
 
@@ -65,3 +65,9 @@ def _backend(backend: str, x: Tensor, weight: Tensor, *others: Tensor) -> str:
     if x.shape[-1] > MAX_WIDTH:
         why = f"the kernel takes rows of at most {MAX_WIDTH}, not {x.shape[-1]}"
     return resolve_backend(backend, x.device, why)
+
+
+def wide_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`rms_norm` in PyTorch, in float32, or float64 for float64."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.device import processors
-from mixerlab.kernels.common.registration import fold_replicas, register
+from mixerlab.kernels.common.registration import fold_replicas, operator, register_gradient
 from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.fused.rms_norm.triton_kernels import rms_norm_backward_kernel, rms_norm_forward_kernel
 
@@ -17,8 +17,8 @@ FORWARD_WARPS = 4
 BACKWARD = (8, 4, 3)
 
 
-@torch.library.custom_op("mixerlab::rms_norm", mutates_args=())
-def norm(x: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype) -> Tensor:
+@operator("rms_norm")
+def norm(x, weight, eps: float, out_dtype: torch.dtype):
     """`rms_norm` of `x` `[groups, N, D]` with `weight` `[groups, D]`."""
     normed = x.new_empty(x.shape, dtype=out_dtype)
     _launch_forward(x, None, weight, eps, None, normed)
@@ -30,8 +30,8 @@ def _(x, weight, eps, out_dtype):
     return x.new_empty(x.shape, dtype=out_dtype)
 
 
-@torch.library.custom_op("mixerlab::add_rms_norm", mutates_args=())
-def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+@operator("add_rms_norm")
+def add_norm(x, y, weight, eps: float, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """`add_rms_norm` of `x` and `y` `[groups, N, D]` with `weight` `[groups, D]`."""
     total, normed = results = _sum_results(x, y, weight, eps, out_dtype)
     _launch_forward(x, y, weight, eps, total, normed)
@@ -44,14 +44,9 @@ def _sum_results(x, y, weight, eps, out_dtype):
     return total, x.new_empty(x.shape, dtype=out_dtype)
 
 
-@torch.library.custom_op("mixerlab::rms_norm_backward", mutates_args=())
+@operator("rms_norm_backward")
 def norm_backward(
-    grad: Tensor,
-    grad_past: Tensor | None,
-    x: Tensor,
-    weight: Tensor,
-    eps: float,
-    copy_dtype: torch.dtype | None,
+    grad, grad_past: Tensor | None, x, weight, eps: float, copy_dtype: torch.dtype | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `x` and of `weight`, and the first once more in `copy_dtype` (without rows if that is None).
 
@@ -170,6 +165,5 @@ class InputAndNorm(torch.autograd.Function):
         return fold_replicas(InputAndNorm.apply, info, in_dims, *args)
 
 
-register(norm, gradients=_gradients, options=2)
-register(add_norm, save=_save_sum, gradients=_sum_gradients, options=2)
-register(norm_backward)
+register_gradient(norm, _gradients)
+register_gradient(add_norm, _sum_gradients, save=_save_sum)

@@ -25,8 +25,7 @@ def swiglu(gate: Tensor, up: Tensor, *, backend: str = "auto") -> Tensor:
         raise ValueError(
             f"gate is {gate.dtype} {tuple(gate.shape)} and up {up.dtype} {tuple(up.shape)}: pass two of one kind"
         )
-    why = why_not_triton(gate)
-    if resolve_backend(backend, gate.device, why) == "reference":
+    if resolve_backend(backend, gate.device, why_not_triton(gate)) == "reference":
         return _reference(gate, up)
     from mixerlab.kernels.fused.swiglu.operator import gated  # here, because Triton is optional
 
@@ -40,8 +39,7 @@ def swiglu_packed(gate_up: Tensor, *, backend: str = "auto") -> Tensor:
     """
     if gate_up.shape[-1] % 2:
         raise ValueError(f"gate_up has shape {tuple(gate_up.shape)}: pass an even last axis, of two halves")
-    why = why_not_triton(gate_up)
-    if resolve_backend(backend, gate_up.device, why) == "reference":
+    if resolve_backend(backend, gate_up.device, why_not_triton(gate_up)) == "reference":
         return _reference(*gate_up.chunk(2, dim=-1))
     from mixerlab.kernels.fused.swiglu.operator import gated_packed
 

@@ -28,8 +28,6 @@ def join_columns(parts: Sequence[Tensor], dtype: torch.dtype = torch.float32, *,
         why = f"the kernel gives float32, not {dtype}"
     if resolve_backend(backend, parts[0].device, why) == "reference":
         return torch.cat([part.reshape(len(part), -1).to(dtype) for part in parts], dim=1)
-    from mixerlab.kernels.optimizer.join_columns.triton_kernels import (
-        join_columns_triton,  # here, because Triton is optional
-    )
+    from mixerlab.kernels.optimizer.join_columns import triton_kernels  # here, because Triton is optional
 
-    return join_columns_triton(parts)
+    return triton_kernels.joined(parts)

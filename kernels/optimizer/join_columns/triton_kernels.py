@@ -38,17 +38,17 @@ def _table(lengths: tuple[int, ...], column: int, device: torch.device) -> Tenso
     return torch.tensor(entries, dtype=torch.int32, device=device)
 
 
-def join_columns_triton(parts: Sequence[Tensor]) -> Tensor:
+def joined(parts: Sequence[Tensor]) -> Tensor:
     """`join_columns` to float32, of arguments that have been checked."""
     replicas, device = len(parts[0]), parts[0].device
-    joined = torch.empty((replicas, sum(part[0].numel() for part in parts)), device=device)
+    result = torch.empty((replicas, sum(part[0].numel() for part in parts)), device=device)
     column = 0
     for first in range(0, len(parts), MOST_PARTS):
         some = tuple(part if part[0].is_contiguous() else part.contiguous() for part in parts[first:][:MOST_PARTS])
         lengths = tuple(part[0].numel() for part in some)
         table = _table(lengths, column, device)
         _join_columns_kernel[len(table), replicas](
-            some, tuple(part.stride(0) for part in some), joined, table, joined.shape[1], BLOCK=BLOCK, num_warps=WARPS
+            some, tuple(part.stride(0) for part in some), result, table, result.shape[1], BLOCK=BLOCK, num_warps=WARPS
         )
         column += sum(lengths)
-    return joined
+    return result

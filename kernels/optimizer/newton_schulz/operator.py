@@ -6,15 +6,17 @@ import torch
 import triton
 from torch import Tensor
 
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator
 from mixerlab.kernels.optimizer.newton_schulz.reference import EPS, QUINTIC
 from mixerlab.kernels.optimizer.newton_schulz.triton_kernels import polar_read_kernel, polar_step_kernel
 
 BLOCK = 128  # columns of X in one product
 
 
-@torch.library.custom_op("mixerlab::polar_factors", mutates_args=())
-def polar_factors(flat: Tensor, sides: list[int], steps: int, dtype: torch.dtype) -> Tensor:
+@operator(
+    "polar_factors", like="flat", refusal="orthogonalise has no gradient with backend='triton': use backend='reference'"
+)
+def polar_factors(flat, sides: list[int], steps: int, dtype: torch.dtype):
     """`orthogonalise` for matrices of shapes `(sides[0], sides[1]), (sides[2], sides[3]), ...`."""
     replicas = len(flat)
     table = _table(tuple(sides), flat.device)
@@ -50,10 +52,3 @@ def _table(sides: tuple[int, ...], device: torch.device) -> Tensor:
         first += blocks
     entries.sort(key=lambda entry: -max(entry[1:3]))
     return torch.tensor(entries, dtype=torch.int32, device=device)
-
-
-register(
-    polar_factors,
-    like="flat",
-    refusal="orthogonalise has no gradient with backend='triton': use backend='reference'",
-)

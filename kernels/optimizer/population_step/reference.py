@@ -5,17 +5,7 @@ from torch import Tensor
 
 
 def update_moments(
-    gradient: Tensor,
-    first_moment: Tensor,
-    second_moment: Tensor,
-    step: Tensor,
-    active: Tensor,
-    steps_taken: Tensor,
-    matrices: int,
-    momentum: float,
-    nesterov: bool,
-    betas: tuple[float, float],
-    max_norm: float,
+    gradient, first_moment, second_moment, step, active, steps_taken, matrices, momentum, nesterov, betas, max_norm
 ) -> Tensor:
     norm = gradient.norm(dim=1)
     active *= norm.isfinite()
@@ -30,17 +20,7 @@ def update_moments(
 
 
 def update_parameters(
-    parameters: Tensor,
-    polar: Tensor,
-    first_moment: Tensor,
-    second_moment: Tensor,
-    step: Tensor,
-    active: Tensor,
-    lr: Tensor,
-    column_scale: Tensor,
-    column_decay: Tensor,
-    schedule: Tensor,
-    eps: float,
+    parameters, polar, first_moment, second_moment, step, active, lr, column_scale, column_decay, schedule, eps
 ) -> None:
     column = step.long().clamp(max=schedule.shape[1]) - 1
     multiplier, decay, correction1, correction2 = schedule.index_select(1, column[None])

@@ -88,17 +88,7 @@ def _parameters_kernel(
 
 
 def update_moments(
-    gradient: Tensor,
-    first_moment: Tensor,
-    second_moment: Tensor,
-    step: Tensor,
-    active: Tensor,
-    steps_taken: Tensor,
-    matrices: int,
-    momentum: float,
-    nesterov: bool,
-    betas: tuple[float, float],
-    max_norm: float,
+    gradient, first_moment, second_moment, step, active, steps_taken, matrices, momentum, nesterov, betas, max_norm
 ) -> Tensor:
     replicas, size = gradient.shape
     parts = min(triton.cdiv(size, NORM_BLOCK), NORM_PROGRAMS)
@@ -117,17 +107,7 @@ def update_moments(
 
 
 def update_parameters(
-    parameters: Tensor,
-    polar: Tensor,
-    first_moment: Tensor,
-    second_moment: Tensor,
-    step: Tensor,
-    active: Tensor,
-    lr: Tensor,
-    column_scale: Tensor,
-    column_decay: Tensor,
-    schedule: Tensor,
-    eps: float,
+    parameters, polar, first_moment, second_moment, step, active, lr, column_scale, column_decay, schedule, eps
 ) -> None:
     replicas, size = parameters.shape
     _parameters_kernel[triton.cdiv(size, BLOCK), replicas](

@@ -7,11 +7,8 @@ t̄ = Σ p t (Parallax, equation `parallax_forward`). It reads K and V once, as 
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.shapes import check_shapes
-from mixerlab.kernels.parallax import parallax_backend
+from mixerlab.kernels.parallax import check_inputs, parallax_backend
 from mixerlab.kernels.parallax.decode.reference import decode_reference
-
-__all__ = ["parallax_decode"]
 
 MAX_TOKENS = 8
 
@@ -49,7 +46,14 @@ def parallax_decode(
     Raises:
         TypeError, ValueError: arguments of the wrong type, or that do not fit each other.
     """
-    _check(q, rho, k_cache, v_cache, lengths, window)
+    check_inputs(window, cached=True, q=q, rho=rho, k_cache=k_cache, v_cache=v_cache)
+    batch, tokens = q.shape[:2]
+    if tokens > MAX_TOKENS or tokens > k_cache.shape[1]:
+        raise ValueError(f"q has {tokens} tokens: pass at most {MAX_TOKENS}, and no more than the cache holds")
+    if lengths is not None and (lengths.shape != (batch,) or lengths.dtype != torch.int32):
+        raise ValueError(f"lengths is {lengths.dtype} of shape {tuple(lengths.shape)}: pass int32 of shape ({batch},)")
+    if lengths is not None and lengths.device != q.device:
+        raise ValueError(f"lengths is on {lengths.device} and q on {q.device}: move them to one device")
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if parallax_backend(q.device, q.dtype, q.shape[-1], backend) == "reference":
         return decode_reference(q, rho, k_cache, v_cache, lengths, scale, window)
@@ -57,29 +61,3 @@ def parallax_decode(
     from mixerlab.kernels.parallax.decode.operator import decode  # here, because Triton is optional
 
     return decode(q, rho, k_cache, v_cache, lengths, scale, window)
-
-
-def _check(
-    q: Tensor, rho: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor | None, window: int | None
-) -> None:
-    for name, x in {"q": q, "rho": rho, "k_cache": k_cache, "v_cache": v_cache}.items():
-        if x.dtype != q.dtype or x.device != q.device:
-            raise TypeError(f"{name} is {x.dtype} on {x.device}, q is {q.dtype} on {q.device}: they must be equal")
-    check_shapes(("q", q, ("B", "n", "Hq", "D")))
-    batch, tokens, heads, head_dim = q.shape
-    check_shapes(
-        ("rho", rho, q.shape),
-        ("k_cache", k_cache, (batch, "S", "Hkv", head_dim)),
-        ("v_cache", v_cache, k_cache.shape),
-        fitting=f"q {tuple(q.shape)} and k_cache {tuple(k_cache.shape)}",
-    )
-    if heads % k_cache.shape[2]:
-        raise ValueError(f"q has {heads} heads, not a multiple of the {k_cache.shape[2]} heads of the cache")
-    if tokens > MAX_TOKENS or tokens > k_cache.shape[1]:
-        raise ValueError(f"q has {tokens} tokens: pass at most {MAX_TOKENS}, and no more than the cache holds")
-    if lengths is not None and (lengths.shape != (batch,) or lengths.dtype != torch.int32):
-        raise ValueError(f"lengths is {lengths.dtype} of shape {tuple(lengths.shape)}: pass int32 of shape ({batch},)")
-    if lengths is not None and lengths.device != q.device:
-        raise ValueError(f"lengths is on {lengths.device} and q on {q.device}: move them to one device")
-    if window is not None and window < 1:
-        raise ValueError(f"window={window} is not positive: pass at least 1, or None for no window")

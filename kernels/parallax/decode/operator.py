@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.device import launches_early, on_nvidia, processors
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator
 from mixerlab.kernels.common.triton_attention import padded_head_dim, with_strides
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
 from mixerlab.kernels.parallax.decode.triton_decode import MERGED_COLUMNS, STATISTICS, decode_kernel, merge_kernel
@@ -16,16 +16,8 @@ from mixerlab.kernels.parallax.decode.triton_decode import MERGED_COLUMNS, STATI
 WHOLE = 128  # keys that one program reads at once
 
 
-@torch.library.custom_op("mixerlab::parallax_decode", mutates_args=())
-def decode(
-    q: Tensor,
-    rho: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    lengths: Tensor | None,
-    scale: float,
-    window: int | None,
-) -> Tensor:
+@operator("parallax_decode", like="q", refusal="parallax_decode cannot be differentiated: use parallax_attention")
+def decode(q, rho, k_cache, v_cache, lengths: Tensor | None, scale: float, window: int | None):
     """`parallax_decode` by the kernel; see there."""
     if window is not None:
         window = min(window, k_cache.shape[1])  # a larger one is the same, but may not fit in 32 bits
@@ -100,6 +92,3 @@ def _plan(keys: int, heads: int, card: int, key_bytes: int) -> Plan:
     if heads <= 8 * card:
         return Plan(1, small, 2, 4)
     return Plan(1, large, 4, 3) if keys > large else Plan(1, small, 2, 3)
-
-
-register(decode, like="q", refusal="parallax_decode cannot be differentiated: use parallax_attention")

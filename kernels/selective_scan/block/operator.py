@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.addressing import addressable
-from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.fused.linear.operator import weight_gradient
 from mixerlab.kernels.selective_scan import triton_scan
 from mixerlab.kernels.selective_scan.block import triton_projections
@@ -13,16 +13,9 @@ from mixerlab.kernels.short_convolution import triton_convolution
 from mixerlab.kernels.short_convolution.operator import parameter_gradients as convolution_gradients
 
 
-@torch.library.custom_op("mixerlab::mamba_block", mutates_args=())
+@operator("mamba_block")
 def block(
-    xz: Tensor,
-    x_proj: Tensor,
-    dt_proj: Tensor,
-    conv_weight: Tensor,
-    conv_bias: Tensor,
-    dt_bias: Tensor,
-    A_log: Tensor,
-    D: Tensor,
+    xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A_log, D
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`mamba_block` for groups of parameters, and what the backward needs.
 
@@ -30,34 +23,21 @@ def block(
     scan starts from.
     """
     x, z = addressable(xz).chunk(2, dim=-1)  # both halves, because their gradients are written through the same offsets
-    u = triton_convolution.forward(x, conv_weight, conv_bias)
+    u = x.new_empty(x.shape)
+    triton_convolution.forward(x, conv_weight, conv_bias, [u])
     dt, delta, BC = triton_projections.scan_inputs(u, x_proj, dt_proj)
     y, ungated, states = triton_scan.forward(u, delta, dt_bias, A_log, BC, D, z, from_log=True)
     return y, u, dt, delta, BC, ungated, states
 
 
-@torch.library.custom_op("mixerlab::mamba_block_backward", mutates_args=())
+@operator("mamba_block_backward")
 def block_backward(
-    grad: Tensor,
-    xz: Tensor,
-    x_proj: Tensor,
-    dt_proj: Tensor,
-    conv_weight: Tensor,
-    conv_bias: Tensor,
-    dt_bias: Tensor,
-    A_log: Tensor,
-    D: Tensor,
-    u: Tensor,
-    dt: Tensor,
-    delta: Tensor,
-    BC: Tensor,
-    ungated: Tensor,
-    states: Tensor,
+    grad, xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A_log, D, u, dt, delta, BC, ungated, states
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `xz`, `x_proj` and `dt_proj`, and those of the parameters of convolution and scan, packed in two."""
     groups = len(dt_proj)
     x, z = addressable(xz).chunk(2, dim=-1)
-    grad_xz = torch.empty(xz.shape, dtype=xz.dtype, device=xz.device)
+    grad_xz = xz.new_empty(xz.shape)
     grad_x, grad_z = grad_xz.chunk(2, dim=-1)
     grad_u, grad_delta, of_BC, of_scan = triton_scan.backward(
         grad, u, delta, dt_bias, A_log, BC, D, z, ungated, states, grad_z, from_log=True
@@ -65,7 +45,7 @@ def block_backward(
     grad_dt_bc = triton_projections.scan_inputs_backward(of_BC, grad_delta, x_proj, dt_proj, grad_u)
     of_dt_proj = weight_gradient(_rows(grad_delta, groups), _rows(dt, groups))
     of_x_proj = weight_gradient(_rows(grad_dt_bc, groups), _rows(u, groups))
-    of_convolution = triton_convolution.backward(grad_u, x, conv_weight, conv_bias, grad_x)
+    of_convolution = triton_convolution.backward([grad_u], x, conv_weight, conv_bias, grad_x)
     return grad_xz, of_x_proj, of_dt_proj, of_convolution, of_scan
 
 
@@ -99,5 +79,4 @@ def _gradients(ctx, grad, *_):
     return *of_large, *convolution_gradients(of_convolution, conv_weight.shape[2]), of_bias, of_A_log, of_D
 
 
-register(block, gradients=_gradients)
-register(block_backward)
+register_gradient(block, _gradients)

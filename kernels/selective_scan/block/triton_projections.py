@@ -132,9 +132,9 @@ def scan_inputs(u: Tensor, x_proj: Tensor, dt_proj: Tensor) -> tuple[Tensor, Ten
     groups, _, rank = dt_proj.shape
     states = x_proj.shape[1] - rank
     x_proj, dt_proj = unit_stride(x_proj), unit_stride(dt_proj)
-    dt = torch.empty((batch, length, rank), dtype=u.dtype, device=u.device)
+    dt = u.new_empty((batch, length, rank))
     delta = torch.empty_like(u)
-    bc = torch.empty((batch, length, states), dtype=torch.float32, device=u.device)
+    bc = u.new_empty((batch, length, states), dtype=torch.float32)
     rows = batch // groups * length
     blocks = _blocks(*FORWARD[u.dtype], x_proj, dt_proj)
     scan_inputs_kernel[triton.cdiv(rows, blocks["ROWS"]), groups](
@@ -155,7 +155,7 @@ def scan_inputs_backward(
     groups, _, rank = dt_proj.shape
     states = x_proj.shape[1] - rank
     x_proj, dt_proj = unit_stride(x_proj), unit_stride(dt_proj)
-    grad_dt_bc = torch.empty((batch, length, rank + states), dtype=grad_u.dtype, device=grad_u.device)
+    grad_dt_bc = grad_u.new_empty((batch, length, rank + states))
     rows = batch // groups * length
     blocks = _blocks(*BACKWARD[grad_u.dtype], x_proj, dt_proj)
     scan_inputs_backward_kernel[triton.cdiv(rows, blocks["ROWS"]), groups](
