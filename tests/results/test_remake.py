@@ -113,14 +113,12 @@ def test_a_replica_counts_once():
     ],
 )
 def test_the_records_are_of_the_default_recipe(mixer, source, task, setting):
-    """So a sweep over restored records trains only what is not there. The challenge has Parallax's former default."""
-    earlier = mixer == "parallax" and task == "sc_challenge"
-    arm = ("mixer.zero_init_rho=true", "mixer.rope_on_rho=false") if earlier else ()
+    """So a sweep over restored records trains only what is not there."""
     rows = rows_of(RESULTS / source)
     runs = rows[(rows["mixer"] == mixer) & (rows["task"] == task) & (rows["setting"] == setting)]
     assert runs["run_id"].nunique() > 0
     for identity, run in runs.groupby("run_id"):
         rates, seeds = (list(dict.fromkeys(run[column].tolist())) for column in ("lr", "seed"))
-        place = f"mixer={mixer}", *arm, f"task={task}", f"task.setting={setting}"
+        place = f"mixer={mixer}", f"task={task}", f"task.setting={setting}"
         config = mixerlab.compose(*place, f"optimizer.lr={rates}", f"seed={seeds}")
         assert run_id(checked(config)[1]) == identity
