@@ -58,18 +58,19 @@ def config(mixer: str) -> DictConfig:
 def bytes_of_token(model: nn.Module) -> float:
     """Bytes of activations that a step moves at least for each token; NaN for a mixer without named projections.
 
-    That is, if each of these operators reads what it needs and writes what it gives once: addition and norm,
-    projections, mixing, output projection, MLP and loss, and their backwards. The residual stream has four bytes, and
-    all else two.
+    That is, if each of these operators reads what it needs and writes what it gives once: look-up, addition and norm,
+    projections, mixing, output projection, MLP, head and loss, and their backwards. The residual stream has four bytes,
+    and all else two.
     """
     assert isinstance(model, LanguageModel)
     vocabulary, width = model.head.weight.shape
-    total = 18 * width + 10 * vocabulary  # the last norm and the loss
+    total = 30 * width + 10 * vocabulary  # the last addition and norm, the head and the loss
     for block in model.blocks:
         mixer: Any = block.mixer
         if not isinstance(mixer, ProjectedMixer):
             return math.nan
         projected = sum(getattr(mixer, name).out_features for name in mixer.input_projections)
+        # The first has a look-up in place of an addition: of 8 bytes each.
         total += 76 * width + 10 * (projected + getattr(mixer, mixer.output_projection).in_features)
     return total
 
