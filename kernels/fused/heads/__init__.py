@@ -41,7 +41,8 @@ def split_heads(
             `torch.compile` gets PyTorch, which it fuses by itself.
 
     Returns:
-        One `[B, T, heads, width]` for each part, in the dtype of `packed`. The kernel's are contiguous, but for `VIEW`.
+        One `[B, T, heads, width]` for each part, in the dtype of `packed`. The kernel's are contiguous, but for `VIEW`,
+        and parts of one tensor: autograd refuses to change one in place.
 
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
