@@ -1,6 +1,6 @@
 """How the Triton kernels become operators that PyTorch knows: under autograd, vmap, torch.compile and CUDA graphs.
 
-Every `operator.py` does the same for each of its operators:
+Every `operator.py` does the same for each of its operators, but for those of heads, which have lists of gradients:
 
 1. `operator` makes the function that launches the kernels opaque to the compiler, and says which arguments its results
    are like; if they are like none, `register_fake` gives the shapes of the results;
