@@ -13,7 +13,7 @@ from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.rms_norm import add_rms_norm, rms_norm
 from mixerlab.kernels.mesa import mesa, mesa_backend
 from mixerlab.kernels.mesa.reference import mesa_reference
-from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of, keep_initial_values
+from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.projected import ProjectedMixer
@@ -90,7 +90,6 @@ class MesaNet(ProjectedMixer):
         # softplus(ridge_logit) + ridge_lower_bound = INITIAL_RIDGE
         logit = math.log(math.expm1(INITIAL_RIDGE - ridge_lower_bound))
         self.ridge_logit = nn.Parameter(torch.full((d_model,), logit))
-        keep_initial_values(self.ridge_logit)
         if not unnormed:
             self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
