@@ -84,8 +84,7 @@ class Attention(ProjectedMixer):
         return AttentionParts(q, k, v, self.head_dim**-0.5, seen=visible_keys(x.shape[1], self.window, x.device))
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
-        max_len = max_len if self.window is None else min(max_len, self.window)
-        return kv_cache(batch, max_len, self.kv_heads, self.head_dim, device, dtype)
+        return kv_cache(batch, min(max_len, self.window or max_len), self.kv_heads, self.head_dim, device, dtype)
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         q, k, v = self.heads(projected, state["length"])

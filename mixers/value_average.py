@@ -13,8 +13,7 @@ from mixerlab.mixers.projected import ProjectedMixer
 class ValueAverage(ProjectedMixer):
     """`o_t = 1/t sum_{s <= t} v_s`, projected out.
 
-    It is softmax attention with queries of zero, which its kernels compute, and linear attention with an intercept
-    whose probe is zero.
+    It is softmax attention with queries of zero, and linear attention with an intercept whose probe is zero.
 
     Args:
         d_model: width.
@@ -29,26 +28,18 @@ class ValueAverage(ProjectedMixer):
         self.head_dim = math.gcd(d_model, 64)  # of the kernels only: a mean knows no heads
 
     def mix(self, projected: Tensor) -> Tensor:
-        v = projected.unflatten(-1, (-1, self.head_dim))
-        zeros = torch.zeros_like(v)
-        return softmax_attention(zeros, zeros, v).flatten(2)
+        return means(projected.unflatten(-1, (-1, self.head_dim))).flatten(2)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         """The mean of the values, and of how many tokens."""
         wide = torch.promote_types(dtype, torch.float32)
         return {
-            "mean_v": torch.zeros(batch, self.d_model, device=device, dtype=wide),
-            "length": torch.zeros(batch, 1, device=device, dtype=torch.int32),
+            "means": torch.zeros(batch, self.d_model // self.head_dim, self.head_dim, device=device, dtype=wide),
+            "length": torch.zeros(batch, 1, 1, device=device, dtype=torch.int32),
         }
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
-        """Token by token, from the recurrence."""
-        mean_v, length, outputs = state["mean_v"], state["length"], []
-        for v in projected.unbind(1):
-            length += 1
-            mean_v += (v - mean_v) / length
-            outputs.append(mean_v.to(v.dtype, copy=True))
-        return torch.stack(outputs, dim=1)
+        return means(projected.unflatten(-1, (-1, self.head_dim)), state).flatten(2)
 
     def state_size(self, seq_len: int) -> int:
         """The mean of the values."""
@@ -56,3 +47,19 @@ class ValueAverage(ProjectedMixer):
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return attention_backend(device, dtype, self.head_dim)
+
+
+def means(x: Tensor, state: State | None = None) -> Tensor:
+    """The means of `x` `[B, T, H, D]` up to each position; with a state, from its `means` of `length` tokens on.
+
+    Without one the kernels of softmax attention compute them, with queries of zero.
+    """
+    if state is None:
+        zeros = torch.zeros_like(x)
+        return softmax_attention(zeros, zeros, x)
+    rows = []
+    for row in x.unbind(1):
+        state["length"] += 1
+        state["means"] += (row - state["means"]) / state["length"]
+        rows.append(state["means"].to(x.dtype, copy=True))
+    return torch.stack(rows, dim=1)
