@@ -120,12 +120,9 @@ class FuzzyRecall(Task):
 
     def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
         last_target = targets[:, -1:]
-        require(
-            (last_target >= self.num_keys) & (last_target < self.pad_token),
-            "targets",
-            f"the last target ends the probe's value ({self.num_keys}..{self.pad_token - 1})",
-            np.array([self.seq_len - 1]),
-        )
+        is_value = (last_target >= self.num_keys) & (last_target < self.pad_token)
+        rule = f"the last target ends the probe's value ({self.num_keys}..{self.pad_token - 1})"
+        require(is_value, "targets", rule, np.array([self.seq_len - 1]))
         tokens = np.concatenate([inputs, last_target], axis=1)
         is_answer = np.zeros(tokens.shape, dtype=bool)
         for row, its_tokens in enumerate(tokens.tolist()):
