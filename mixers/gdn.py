@@ -15,8 +15,8 @@ from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.gates import initial_decays
+from mixerlab.mixers.means import means
 from mixerlab.mixers.projected import ProjectedMixer
-from mixerlab.mixers.value_average import means
 
 
 class GatedDeltaNet(ProjectedMixer):

@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mixerlab.kernels.softmax_attention import attention_backend, softmax_attention
+from mixerlab.kernels.softmax_attention import attention_backend
 from mixerlab.mixers.cache import State
+from mixerlab.mixers.means import means
 from mixerlab.mixers.projected import ProjectedMixer
 
 
@@ -47,19 +48,3 @@ class ValueAverage(ProjectedMixer):
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return attention_backend(device, dtype, self.head_dim)
-
-
-def means(x: Tensor, state: State | None = None) -> Tensor:
-    """The means of `x` `[B, T, H, D]` up to each position; with a state, from its `means` of `length` tokens on.
-
-    Without one the kernels of softmax attention compute them, with queries of zero.
-    """
-    if state is None:
-        zeros = torch.zeros_like(x)
-        return softmax_attention(zeros, zeros, x)
-    rows = []
-    for row in x.unbind(1):
-        state["length"] += 1
-        state["means"] += (row - state["means"]) / state["length"]
-        rows.append(state["means"].to(x.dtype, copy=True))
-    return torch.stack(rows, dim=1)
