@@ -101,10 +101,6 @@ class Attention(ProjectedMixer):
         grouped = self.kv_heads < self.num_heads
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=grouped).transpose(1, 2).flatten(2)
 
-    def state_size(self, seq_len: int) -> int:
-        """Keys and values of every token in the window."""
-        return 2 * self.kv_heads * self.head_dim * min(seq_len, self.window or seq_len)
-
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         if self.window is not None:
             return parallax_backend(device, dtype, self.head_dim)

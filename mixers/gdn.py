@@ -149,13 +149,5 @@ class GatedDeltaNet(ProjectedMixer):
             o = (o if self.unnormed else rms_norm(o, self.norm.weight, NORM_EPS)).flatten(-2)
             return swiglu(gate[0], o) if gate else o
 
-    def state_size(self, seq_len: int) -> int:
-        """A `[expand_v head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at.
-
-        With an intercept the means of keys and values too.
-        """
-        means = 1 + self.expand_v if self.affine else 0
-        return self.d_model * (self.expand_v * self.head_dim + (2 + self.expand_v) * max(self.d_conv - 1, 0) + means)
-
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return gated_delta_rule_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

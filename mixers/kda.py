@@ -103,9 +103,5 @@ class KimiDeltaAttention(ProjectedMixer):
     def _gated(self, o: Tensor, gate: Tensor) -> Tensor:
         return rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2) * gate.to(o.dtype).sigmoid()
 
-    def state_size(self, seq_len: int) -> int:
-        """A `[head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""
-        return self.d_model * (self.head_dim + 3 * max(self.d_conv - 1, 0))
-
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return kimi_delta_rule_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

@@ -148,13 +148,5 @@ class MesaNet(ProjectedMixer):
                 o = rms_norm(o, self.norm.weight, NORM_EPS)
             return o.flatten(-2)
 
-    def state_size(self, seq_len: int) -> int:
-        """Two `[head_dim, head_dim]` matrices per head, and what two convolutions look back at.
-
-        With an intercept two vectors and a number per head too.
-        """
-        means = 2 * self.d_model + self.num_heads if self.affine else 0
-        return 2 * self.d_model * self.head_dim + 2 * self.d_model * max(self.d_conv - 1, 0) + means
-
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return mesa_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

@@ -42,9 +42,5 @@ class ValueAverage(ProjectedMixer):
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         return means(projected.unflatten(-1, (-1, self.head_dim)), state).flatten(2)
 
-    def state_size(self, seq_len: int) -> int:
-        """The mean of the values."""
-        return self.d_model
-
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return attention_backend(device, dtype, self.head_dim)
