@@ -61,7 +61,6 @@ class ProjectedMixer(SequenceMixer):
         return self.project_out(self.mix_from(self.project(x), state)), state
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
         return self.project_out(self.mix(self.project(x)))
 
     def project(self, x: Tensor) -> Tensor:
