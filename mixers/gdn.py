@@ -90,7 +90,7 @@ class GatedDeltaNet(ProjectedMixer):
             del self.g_proj, self.a_proj, self.A_log, self.dt_bias
 
     def mix(self, projected: Tensor) -> Tensor:
-        return self._memory(self._parts(projected))
+        return self._memory(self.parts(projected))
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         """S of each head, keys by values, what the convolutions look back at, and with an intercept the means."""
@@ -106,10 +106,10 @@ class GatedDeltaNet(ProjectedMixer):
         return state
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
-        parts = self._parts(behind_tail(state["tail"], projected))
+        parts = self.parts(behind_tail(state["tail"], projected))
         return self._memory([x[:, -projected.shape[1] :] for x in parts], state)
 
-    def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
+    def parts(self, projected: Tensor) -> tuple[Tensor, ...]:
         """q, k and v as heads of one width, log decay and beta, and the gate of the output if there is one."""
         q, k, v, *gate, beta_logit = split_and_convolve(
             projected,
@@ -140,8 +140,8 @@ class GatedDeltaNet(ProjectedMixer):
                 q, k = (q, k) if self.unnormed else map(unit_norm, (q, k))
             # A row of S reads only its own value: wider values are more heads of the same key.
             if state is None:
-                sizes: dict = {"scale": self.scale, "chunk_size": self.chunk_size}
-                o = gated_delta_rule(q, k, v, log_decay, beta, **sizes, backend=self.backend)
+                sizes: dict = {"scale": self.scale, "chunk_size": self.chunk_size, "backend": self.backend}
+                o = gated_delta_rule(q, k, v, log_decay, beta, **sizes)
             else:
                 wide = v.flatten(-2).unflatten(-1, (self.num_heads, -1))
                 o = gated_delta_rule_steps(q, k, wide, log_decay, beta, state["memory"], self.scale).view_as(v)

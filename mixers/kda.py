@@ -64,7 +64,7 @@ class KimiDeltaAttention(ProjectedMixer):
         self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
     def mix(self, projected: Tensor) -> Tensor:
-        *parts, gate = self._parts(projected)
+        *parts, gate = self.parts(projected)
         with torch.autocast(projected.device.type, enabled=False):
             return self._gated(kimi_delta_rule(*parts, chunk_size=self.chunk_size, backend=self.backend), gate)
 
@@ -78,12 +78,12 @@ class KimiDeltaAttention(ProjectedMixer):
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         """Token by token, from the recurrence."""
-        parts = self._parts(behind_tail(state["tail"], projected))
+        parts = self.parts(behind_tail(state["tail"], projected))
         q, k, v, log_decay, beta, gate = (x[:, -projected.shape[1] :] for x in parts)
         with torch.autocast(projected.device.type, enabled=False):
             return self._gated(gated_delta_rule_steps(q, k, v, log_decay, beta, state["memory"]), gate)
 
-    def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
+    def parts(self, projected: Tensor) -> tuple[Tensor, ...]:
         """q, k and v as heads, log decay `[B, T, num_heads, head_dim]`, beta, and the logits of the output's gate."""
         q, k, v, f, g, beta_logit = split_and_convolve(
             projected,
