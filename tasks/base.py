@@ -191,9 +191,7 @@ class Task(ABC):
                 allowed += f" or {IGNORE_INDEX}, which is not scored"
                 ok |= array == IGNORE_INDEX
             if not ok.all():
-                row, position = np.unravel_index(np.argmin(ok), ok.shape)
-                found = f"position {position}: found {array[row, position]}, must be in {allowed}"
-                raise TaskRuleError(name, int(row), found)
+                require(ok, name, f"found {array.flat[np.argmin(ok)]}, must be in {allowed}")
         count = len(inputs)
         seen = np.linspace(0, count - 1, count if most is None else min(count, most)).astype(int)
         for start in range(0, len(seen), _ROWS_AT_ONCE):
@@ -225,10 +223,7 @@ def require(ok: np.ndarray, array: ArrayName, rule: str, positions: np.ndarray |
 
 def require_targets(targets: np.ndarray, expected: np.ndarray, rule: str) -> None:
     """Raises `TaskRuleError` for the first target that differs from the `expected` one, computed from the inputs."""
-    wrong = targets != expected
-    if wrong.any():
-        row, position = np.unravel_index(np.argmax(wrong), wrong.shape)
-        found, wanted = targets[row, position], expected[row, position]
-        raise TaskRuleError(
-            "targets", int(row), f"position {position}: found {found}, the inputs give {wanted} ({rule})"
-        )
+    ok = targets == expected
+    if not ok.all():
+        first = np.argmin(ok)
+        require(ok, "targets", f"found {targets.flat[first]}, the inputs give {expected.flat[first]} ({rule})")
