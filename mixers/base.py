@@ -58,7 +58,7 @@ class SequenceMixer(nn.Module):
     def state_size(self, seq_len: int) -> int:
         """How many elements one layer carries to predict the token after `seq_len` tokens (its memory); at least 1.
 
-        By default those of floating point of `init_state`.
+        By default the floating-point elements that `init_state` makes; a mixer without one writes this method.
         """
         state = self.init_state(1, seq_len, torch.device("meta"), torch.float32)
         if state:
