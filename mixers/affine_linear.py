@@ -38,8 +38,7 @@ class AffineLinearAttention(ProjectedMixer):
         backend: str = "auto",
     ):
         super().__init__()
-        self.d_model, self.num_heads = d_model, num_heads
-        self.head_dim = head_dim_of(d_model, num_heads)
+        self.num_heads, self.head_dim = num_heads, head_dim_of(d_model, num_heads)
         self.kr_norm, self.backend = kr_norm, backend
         self.r_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
         if zero_init_rho:
@@ -85,10 +84,6 @@ class AffineLinearAttention(ProjectedMixer):
                 covariance += (off[..., None] * (v - mean_v)[..., None, :] - covariance) / length[..., None]
                 outputs.append(mean_v - (rho[..., None, :] @ covariance).squeeze(-2))
         return torch.stack(outputs, dim=1).flatten(2).to(projected.dtype)
-
-    def state_size(self, seq_len: int) -> int:
-        """A `[head_dim, head_dim]` matrix and two vectors per head."""
-        return self.d_model * (self.head_dim + 2)
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return parallax_backend(device, dtype, self.head_dim, self.backend)

@@ -84,27 +84,19 @@ class Attention(ProjectedMixer):
         return AttentionParts(q, k, v, self.head_dim**-0.5, seen=visible_keys(x.shape[1], self.window, x.device))
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
-        max_len = max_len if self.window is None else min(max_len, self.window)
-        return kv_cache(batch, max_len, self.kv_heads, self.head_dim, device, dtype)
+        return kv_cache(batch, min(max_len, self.window or max_len), self.kv_heads, self.head_dim, device, dtype)
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
-        q, k, v = self.heads(projected, state["length"])
-        if self.window is None:
-            return self._read(q, k, v, state)
-        tokens = zip(*(x.split(1, dim=1) for x in (q, k, v)), strict=True)
-        return torch.cat([self._read(q, k, v, state) for q, k, v in tokens], dim=1)
-
-    def _read(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> Tensor:
-        """What the next tokens read from the cache, which gets their keys and values before."""
-        positions = append(state, k, v, ring=self.window is not None)
-        q, k, v = (x.transpose(1, 2) for x in (q, state["k"], state["v"]))
-        seen = torch.arange(k.shape[2], device=k.device) <= positions[:, None, :, None]  # [B, 1, T, max_len]
-        grouped = self.kv_heads < self.num_heads
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=grouped).transpose(1, 2).flatten(2)
-
-    def state_size(self, seq_len: int) -> int:
-        """Keys and values of every token in the window."""
-        return 2 * self.kv_heads * self.head_dim * min(seq_len, self.window or seq_len)
+        outputs = []
+        tokens = projected.shape[1] if self.window is None else 1  # a window's cache holds what its last token sees
+        for q, k, v in zip(*(x.split(tokens, dim=1) for x in self.heads(projected, state["length"])), strict=True):
+            positions = append(state, k, v, ring=self.window is not None)
+            q, k, v = (x.transpose(1, 2) for x in (q, state["k"], state["v"]))
+            seen = torch.arange(k.shape[2], device=k.device) <= positions[:, None, :, None]  # [B, 1, T, max_len]
+            grouped = self.kv_heads < self.num_heads
+            o = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=grouped)
+            outputs.append(o.transpose(1, 2).flatten(2))
+        return torch.cat(outputs, dim=1)
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         if self.window is not None:

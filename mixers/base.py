@@ -56,7 +56,13 @@ class SequenceMixer(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def state_size(self, seq_len: int) -> int:
-        """How many elements one layer carries to predict the token after `seq_len` tokens (its memory); at least 1."""
+        """How many elements one layer carries to predict the token after `seq_len` tokens (its memory); at least 1.
+
+        By default the floating-point elements that `init_state` makes; a mixer without one writes this method.
+        """
+        state = self.init_state(1, seq_len, torch.device("meta"), torch.float32)
+        if state:
+            return sum(x.numel() for x in state.values() if x.is_floating_point())
         raise NotImplementedError(
             f"{type(self).__name__} has no state_size: write state_size(self, seq_len), the number of elements that a"
             " layer carries from token to token"

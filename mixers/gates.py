@@ -5,19 +5,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mixerlab.mixers.base import keep_initial_values
-
 DECAY_RATES = (1.0, 16.0)  # exp(A_log) at the start, uniform in this range (Mamba-2)
 TIME_STEPS = (1e-3, 1e-1)  # softplus(dt_bias) at the start, log-uniform in this range (Mamba and Mamba-2)
 
 
 def initial_decays(heads: int, channels: int) -> tuple[nn.Parameter, nn.Parameter]:
     """`A_log` `[heads]`, which is `log_rate` of `gates`, and its `decay_bias` `[channels]`, as Mamba-2 draws them."""
-    rates = nn.Parameter(torch.empty(heads).uniform_(*DECAY_RATES).log())
-    biases = nn.Parameter(time_step_bias(channels, *TIME_STEPS))
-    for parameter in (rates, biases):
-        keep_initial_values(parameter)
-    return rates, biases
+    rates = torch.empty(heads).uniform_(*DECAY_RATES).log()
+    return nn.Parameter(rates), nn.Parameter(time_step_bias(channels, *TIME_STEPS))
 
 
 def time_step_bias(channels: int, least: float, largest: float) -> Tensor:

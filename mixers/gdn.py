@@ -1,5 +1,7 @@
 """Gated DeltaNet (Yang, Kautz, Hatamizadeh 2024, arXiv 2412.06464): an associative memory with decay."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -9,11 +11,11 @@ from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
 from mixerlab.kernels.gated_delta_rule.reference import gated_delta_rule_steps
-from mixerlab.kernels.softmax_attention import softmax_attention
 from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.gates import initial_decays
+from mixerlab.mixers.means import means
 from mixerlab.mixers.projected import ProjectedMixer
 
 
@@ -88,15 +90,7 @@ class GatedDeltaNet(ProjectedMixer):
             del self.g_proj, self.a_proj, self.A_log, self.dt_bias
 
     def mix(self, projected: Tensor) -> Tensor:
-        q, k, v, log_decay, beta, *gate = self._parts(projected)
-        with torch.autocast(projected.device.type, enabled=False):
-            if self.affine:
-                q, k, v, mean_v = self._centred(q, k, v)
-            sizes: dict = {"scale": self.scale, "chunk_size": self.chunk_size}
-            # A row of S reads only its own value: wider values are more heads of the same key.
-            o = gated_delta_rule(q, k, v, log_decay, beta, **sizes, backend=self.backend)
-            o = mean_v + o if self.affine else o
-            return self._gated(o.flatten(-2).unflatten(-1, (self.num_heads, -1)), *gate)
+        return self._memory(self.parts(projected))
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         """S of each head, keys by values, what the convolutions look back at, and with an intercept the means."""
@@ -112,27 +106,10 @@ class GatedDeltaNet(ProjectedMixer):
         return state
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
-        """Token by token, from the recurrence."""
-        parts = self._parts(behind_tail(state["tail"], projected))
-        q, k, v, log_decay, beta, *gate = (x[:, -projected.shape[1] :] for x in parts)
-        with torch.autocast(projected.device.type, enabled=False):
-            if self.affine:
-                q, k, v, mean_v = self._centred(q, k, v, state)
-            v = v.flatten(-2).unflatten(-1, (self.num_heads, -1))
-            o = gated_delta_rule_steps(q, k, v, log_decay, beta, state["memory"], self.scale)
-            o = mean_v.view_as(o) + o if self.affine else o
-            return self._gated(o.to(projected.dtype), *gate)
+        parts = self.parts(behind_tail(state["tail"], projected))
+        return self._memory([x[:, -projected.shape[1] :] for x in parts], state)
 
-    def _centred(self, q: Tensor, k: Tensor, v: Tensor, state: State | None = None) -> tuple[Tensor, ...]:
-        """q, k and v without their means, q and k with unit norm, and the mean of the values."""
-        if state is not None:
-            q, k, v = (x.to(state["means"].dtype) for x in (q, k, v))
-        means = _means(torch.cat((k, v), dim=2), state)
-        mean_k, mean_v = means.split((self.num_heads, self.expand_v * self.num_heads), dim=2)
-        q, k, v = q - mean_k, k - mean_k, v - mean_v
-        return (q, k, v, mean_v) if self.unnormed else (*map(unit_norm, (q, k)), v, mean_v)
-
-    def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
+    def parts(self, projected: Tensor) -> tuple[Tensor, ...]:
         """q, k and v as heads of one width, log decay and beta, and the gate of the output if there is one."""
         q, k, v, *gate, beta_logit = split_and_convolve(
             projected,
@@ -150,29 +127,27 @@ class GatedDeltaNet(ProjectedMixer):
                 log_decay, beta = gates(gate.pop(), beta_logit, self.dt_bias, log_rate=self.A_log)
             return q, k, v, log_decay, 2 * beta if self.allow_neg_eigval else beta, *gate
 
-    def _gated(self, o: Tensor, gate: Tensor | None = None) -> Tensor:
-        o = (o if self.unnormed else rms_norm(o, self.norm.weight, NORM_EPS)).flatten(-2)
-        return o if gate is None else swiglu(gate, o)
-
-    def state_size(self, seq_len: int) -> int:
-        """A `[expand_v head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at.
-
-        With an intercept the means of keys and values too.
-        """
-        means = 1 + self.expand_v if self.affine else 0
-        return self.d_model * (self.expand_v * self.head_dim + (2 + self.expand_v) * max(self.d_conv - 1, 0) + means)
+    def _memory(self, parts: Sequence[Tensor], state: State | None = None) -> Tensor:
+        """What S gives for q, normed and gated; with a state token by token, from the recurrence."""
+        q, k, v, log_decay, beta, *gate = parts
+        dtype = v.dtype
+        with torch.autocast(v.device.type, enabled=False):
+            if self.affine:
+                if state is not None:
+                    q, k, v = (x.to(state["means"].dtype) for x in (q, k, v))
+                mean_k, mean_v = means(torch.cat((k, v), dim=2), state).split((k.shape[2], v.shape[2]), dim=2)
+                q, k, v = q - mean_k, k - mean_k, v - mean_v
+                q, k = (q, k) if self.unnormed else map(unit_norm, (q, k))
+            # A row of S reads only its own value: wider values are more heads of the same key.
+            if state is None:
+                sizes: dict = {"scale": self.scale, "chunk_size": self.chunk_size, "backend": self.backend}
+                o = gated_delta_rule(q, k, v, log_decay, beta, **sizes)
+            else:
+                wide = v.flatten(-2).unflatten(-1, (self.num_heads, -1))
+                o = gated_delta_rule_steps(q, k, wide, log_decay, beta, state["memory"], self.scale).view_as(v)
+            o = (mean_v + o if self.affine else o).flatten(-2).unflatten(-1, (self.num_heads, -1)).to(dtype)
+            o = (o if self.unnormed else rms_norm(o, self.norm.weight, NORM_EPS)).flatten(-2)
+            return swiglu(gate[0], o) if gate else o
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return gated_delta_rule_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)
-
-
-def _means(x: Tensor, state: State | None) -> Tensor:
-    """The means of `x` `[B, T, H, D]` over all positions so far, those before `x` from the `means` in a state."""
-    if state is None:
-        return softmax_attention(torch.zeros_like(x), torch.zeros_like(x), x)
-    rows = []
-    for row in x.unbind(1):
-        state["length"] += 1
-        state["means"] += (row - state["means"]) / state["length"]
-        rows.append(state["means"].clone())
-    return torch.stack(rows, dim=1)

@@ -64,7 +64,7 @@ class KimiDeltaAttention(ProjectedMixer):
         self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
     def mix(self, projected: Tensor) -> Tensor:
-        *parts, gate = self._parts(projected)
+        *parts, gate = self.parts(projected)
         with torch.autocast(projected.device.type, enabled=False):
             return self._gated(kimi_delta_rule(*parts, chunk_size=self.chunk_size, backend=self.backend), gate)
 
@@ -78,12 +78,12 @@ class KimiDeltaAttention(ProjectedMixer):
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         """Token by token, from the recurrence."""
-        parts = self._parts(behind_tail(state["tail"], projected))
+        parts = self.parts(behind_tail(state["tail"], projected))
         q, k, v, log_decay, beta, gate = (x[:, -projected.shape[1] :] for x in parts)
         with torch.autocast(projected.device.type, enabled=False):
             return self._gated(gated_delta_rule_steps(q, k, v, log_decay, beta, state["memory"]), gate)
 
-    def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
+    def parts(self, projected: Tensor) -> tuple[Tensor, ...]:
         """q, k and v as heads, log decay `[B, T, num_heads, head_dim]`, beta, and the logits of the output's gate."""
         q, k, v, f, g, beta_logit = split_and_convolve(
             projected,
@@ -102,10 +102,6 @@ class KimiDeltaAttention(ProjectedMixer):
 
     def _gated(self, o: Tensor, gate: Tensor) -> Tensor:
         return rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2) * gate.to(o.dtype).sigmoid()
-
-    def state_size(self, seq_len: int) -> int:
-        """A `[head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""
-        return self.d_model * (self.head_dim + 3 * max(self.d_conv - 1, 0))
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return kimi_delta_rule_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

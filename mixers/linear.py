@@ -30,8 +30,7 @@ class LinearAttention(ProjectedMixer):
 
     def __init__(self, d_model: int, num_heads: int = 2, qk_norm: bool = True):
         super().__init__()
-        self.d_model, self.num_heads = d_model, num_heads
-        self.head_dim = head_dim_of(d_model, num_heads)
+        self.num_heads, self.head_dim = num_heads, head_dim_of(d_model, num_heads)
         self.qk_norm = qk_norm
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
         if qk_norm:
@@ -74,7 +73,3 @@ class LinearAttention(ProjectedMixer):
             memory += k.mT @ v
             length += q.shape[2]
         return o.to(projected.dtype).transpose(1, 2).flatten(2)
-
-    def state_size(self, seq_len: int) -> int:
-        """A `[head_dim, head_dim]` matrix per head."""
-        return self.d_model * self.head_dim

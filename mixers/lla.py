@@ -55,8 +55,7 @@ class LocalLinearAttention(ProjectedMixer):
         backend: str = "auto",
     ):
         super().__init__()
-        self.d_model, self.num_heads = d_model, num_heads
-        self.head_dim = head_dim_of(d_model, num_heads, rope=True)
+        self.num_heads, self.head_dim = num_heads, head_dim_of(d_model, num_heads, rope=True)
         check_sizes(cg_iterations=cg_iterations)
         check_positive(ridge=ridge, bandwidth=bandwidth)
         self.qk_norm, self.backend = qk_norm, backend
@@ -112,10 +111,6 @@ class LocalLinearAttention(ProjectedMixer):
             p, t = systems.weights, solve(q, systems, self.cg_iterations) @ k.mT
             o = (p * (1 + (p * t).sum(-1, keepdim=True) - t)) @ v
         return o.transpose(1, 2).flatten(2).to(projected.dtype)
-
-    def state_size(self, seq_len: int) -> int:
-        """Keys and values of every token."""
-        return 2 * self.d_model * seq_len
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return parallax_backend(device, torch.promote_types(dtype, torch.float32), self.head_dim, self.backend)

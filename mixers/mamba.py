@@ -107,8 +107,5 @@ class Mamba(ProjectedMixer):
         delta, A = linear(dt, self.dt_proj.weight), -self.A_log.exp()
         return selective_scan_steps(u, delta, self.dt_proj.bias, A, B, C, self.D, z, state["scan"])
 
-    def state_size(self, seq_len: int) -> int:
-        return self.d_inner * (self.d_state + self.d_conv - 1)
-
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return selective_scan_backend(device, dtype, self.d_state, self.backend)

@@ -13,7 +13,7 @@ from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.rms_norm import add_rms_norm, rms_norm
 from mixerlab.kernels.mesa import mesa, mesa_backend
 from mixerlab.kernels.mesa.reference import mesa_reference
-from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of, keep_initial_values
+from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.projected import ProjectedMixer
@@ -90,7 +90,6 @@ class MesaNet(ProjectedMixer):
         # softplus(ridge_logit) + ridge_lower_bound = INITIAL_RIDGE
         logit = math.log(math.expm1(INITIAL_RIDGE - ridge_lower_bound))
         self.ridge_logit = nn.Parameter(torch.full((d_model,), logit))
-        keep_initial_values(self.ridge_logit)
         if not unnormed:
             self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
@@ -148,14 +147,6 @@ class MesaNet(ProjectedMixer):
             else:
                 o = rms_norm(o, self.norm.weight, NORM_EPS)
             return o.flatten(-2)
-
-    def state_size(self, seq_len: int) -> int:
-        """Two `[head_dim, head_dim]` matrices per head, and what two convolutions look back at.
-
-        With an intercept two vectors and a number per head too.
-        """
-        means = 2 * self.d_model + self.num_heads if self.affine else 0
-        return 2 * self.d_model * self.head_dim + 2 * self.d_model * max(self.d_conv - 1, 0) + means
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return mesa_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

@@ -63,7 +63,7 @@ class Parallax(ProjectedMixer):
         check_sizes(window=window)
         self.num_heads, self.kv_heads = num_heads, kv_heads_of(num_heads, num_kv_heads)
         self.head_dim = head_dim_of(d_model, num_heads, head_dim, rope=True)
-        self.rope_on_rho, self.qkr_norm, self.bias, self.backend = rope_on_rho, qkr_norm, bias, backend
+        self.rope_on_rho, self.qkr_norm, self.backend = rope_on_rho, qkr_norm, backend
         width, kv_width = num_heads * self.head_dim, self.kv_heads * self.head_dim
         self.q_proj, self.k_proj, self.v_proj, self.r_proj = (
             nn.Linear(d_model, columns, bias=bias) for columns in (width, kv_width, kv_width, width)
@@ -111,8 +111,8 @@ class Parallax(ProjectedMixer):
         return AttentionParts(q, k, v, self.head_dim**-0.5, rho, gate, seen)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
-        max_len = max_len if self.window is None else min(max_len, self.window)
-        return kv_cache(batch, max_len, self.kv_heads, self.head_dim, device, dtype)
+        """Keys and values of the tokens in the window; the probe is not kept."""
+        return kv_cache(batch, min(max_len, self.window or max_len), self.kv_heads, self.head_dim, device, dtype)
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         outputs = []
@@ -122,10 +122,6 @@ class Parallax(ProjectedMixer):
             lengths = state["length"].clamp(max=state["k"].shape[1])
             outputs.append(parallax_decode(q, rho, state["k"], state["v"], lengths=lengths, backend=self.backend))
         return torch.cat(outputs, dim=1).flatten(2)
-
-    def state_size(self, seq_len: int) -> int:
-        """Keys and values of every token in the window; the probe is not kept."""
-        return 2 * self.kv_heads * self.head_dim * min(seq_len, self.window or seq_len)
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return parallax_backend(device, dtype, self.head_dim, self.backend)

@@ -61,31 +61,28 @@ class ProjectedMixer(SequenceMixer):
         return self.project_out(self.mix_from(self.project(x), state)), state
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
         return self.project_out(self.mix(self.project(x)))
 
     def project(self, x: Tensor) -> Tensor:
         """`[..., d_model]` to the `[..., C]` that `mix` gets, each position by itself."""
-        layers: list[nn.Linear] = [getattr(self, name) for name in self.input_projections]
-        width = sum(layer.out_features for layer in layers)
-        padding = -width % ALIGNMENT if len(layers) > 1 else 0
-        if any(map(is_hooked, layers)):
-            return F.pad(torch.cat([self._called(name, x) for name in self.input_projections], dim=-1), (0, padding))
-        weights = [layer.weight for layer in layers]
-        if padding:
-            weights.append(weights[0].new_zeros(padding, weights[0].shape[1]))
-        projected = linear(x, join_rows(*weights) if len(weights) > 1 else weights[0])
-        biases = [
-            None if name in self.biases_in_mix else layer.bias
-            for name, layer in zip(self.input_projections, layers, strict=True)
-        ]
+        layers: dict[str, nn.Linear] = {name: getattr(self, name) for name in self.input_projections}
+        widths = [layer.out_features for layer in layers.values()]
+        padding = -sum(widths) % ALIGNMENT if len(widths) > 1 else 0
+        hooked = any(map(is_hooked, layers.values()))
+        if hooked:
+            projected = F.pad(torch.cat([layer(x) for layer in layers.values()], dim=-1), (0, padding))
+        else:
+            weights = [layer.weight for layer in layers.values()]
+            if padding:
+                weights.append(weights[0].new_zeros(padding, weights[0].shape[1]))
+            projected = linear(x, join_rows(*weights) if len(weights) > 1 else weights[0])
+        # A layer adds its bias when it is called, and the product adds none.
+        biases = [layer.bias if hooked == (name in self.biases_in_mix) else None for name, layer in layers.items()]
         if all(bias is None for bias in biases):
             return projected
-        columns = [
-            layer.weight.new_zeros(layer.out_features) if bias is None else bias
-            for bias, layer in zip(biases, layers, strict=True)
-        ]
-        return projected + F.pad(torch.cat(columns), (0, padding)).to(projected.dtype)
+        zeros = map(projected.new_zeros, widths)
+        bias = F.pad(torch.cat([z if b is None else b for z, b in zip(zeros, biases, strict=True)]), (0, padding))
+        return projected - bias.to(projected.dtype) if hooked else projected + bias.to(projected.dtype)
 
     def project_out(self, mixed: Tensor) -> Tensor:
         """What `mix` gives, `[B, T, ...]`, to the mixer's output `[B, T, d_model]`."""
@@ -94,8 +91,3 @@ class ProjectedMixer(SequenceMixer):
             return layer(mixed)
         y = linear(mixed, layer.weight)
         return y if layer.bias is None else y + layer.bias.to(y.dtype)
-
-    def _called(self, name: str, x: Tensor) -> Tensor:
-        layer = getattr(self, name)
-        y = layer(x)
-        return y - layer.bias.to(y.dtype) if name in self.biases_in_mix and layer.bias is not None else y

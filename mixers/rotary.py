@@ -18,7 +18,7 @@ class RotaryEmbedding(nn.Module):
 
     inverse_frequency: Tensor
 
-    def __init__(self, head_dim: int, base: float = 10_000.0):
+    def __init__(self, head_dim: int, base: float):
         super().__init__()
         check_positive(rope_base=base)
         inverse_frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)

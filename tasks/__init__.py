@@ -1,1 +1,1 @@
-"""The MAD tasks as generators of rows, and the settings that their yamls name."""
+"""Tasks: one class each, which yamls in `conf/task/` name."""

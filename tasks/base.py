@@ -35,9 +35,7 @@ class TaskRuleError(ValueError):
     def __init__(self, array: ArrayName, row: int | None, rule: str):
         where = array if row is None else f"{array}, row {row}"
         super().__init__(f"{where}: {rule}")
-        self.array = array
-        self.row = row
-        self.rule = rule
+        self.array, self.row, self.rule = array, row, rule
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,13 +49,11 @@ class Task(ABC):
     Attributes:
         vocab_size: number of token ids, special tokens included.
         seq_len: the length in tokens as the benchmark counts it.
-        input_length: T, the number of positions in one example; `seq_len` unless a task overrides it.
         num_train_examples, num_val_examples, num_test_examples: number of rows of each split.
         data_seed: seed from which the random streams of the three splits are derived.
         test_seq_len: `seq_len` of the test rows, if that is another one; None: that of the others.
         autoencode: True if the model must reconstruct its whole input from one vector.
         score: what runs are judged by, and which way is up; `score_from` makes it.
-        chance: expected score on test of a uniform guess; None (the default) if it is not known.
         madlab_code: mad-lab's short name of the task, part of the folder name of its cached datasets; None for a task
             whose datasets are neither read nor written.
     """
@@ -97,6 +93,7 @@ class Task(ABC):
 
     @property
     def input_length(self) -> int:
+        """T, the number of positions of a row."""
         return self.seq_len
 
     def for_split(self, split: Split) -> Self:
@@ -194,9 +191,7 @@ class Task(ABC):
                 allowed += f" or {IGNORE_INDEX}, which is not scored"
                 ok |= array == IGNORE_INDEX
             if not ok.all():
-                row, position = np.unravel_index(np.argmin(ok), ok.shape)
-                found = f"position {position}: found {array[row, position]}, must be in {allowed}"
-                raise TaskRuleError(name, int(row), found)
+                require(ok, name, f"found {array.flat[np.argmin(ok)]}, must be in {allowed}")
         count = len(inputs)
         seen = np.linspace(0, count - 1, count if most is None else min(count, most)).astype(int)
         for start in range(0, len(seen), _ROWS_AT_ONCE):
@@ -228,10 +223,7 @@ def require(ok: np.ndarray, array: ArrayName, rule: str, positions: np.ndarray |
 
 def require_targets(targets: np.ndarray, expected: np.ndarray, rule: str) -> None:
     """Raises `TaskRuleError` for the first target that differs from the `expected` one, computed from the inputs."""
-    wrong = targets != expected
-    if wrong.any():
-        row, position = np.unravel_index(np.argmax(wrong), wrong.shape)
-        found, wanted = targets[row, position], expected[row, position]
-        raise TaskRuleError(
-            "targets", int(row), f"position {position}: found {found}, the inputs give {wanted} ({rule})"
-        )
+    ok = targets == expected
+    if not ok.all():
+        first = np.argmin(ok)
+        require(ok, "targets", f"found {targets.flat[first]}, the inputs give {expected.flat[first]} ({rule})")

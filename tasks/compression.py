@@ -38,14 +38,8 @@ class Compression(Task):
         return inputs, inputs
 
     def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
-        require(
-            inputs[:, -1] == self.compress_token,
-            "inputs",
-            f"the last position holds the compress token {self.compress_token}",
-        )
-        require(
-            inputs[:, :-1] != self.compress_token,
-            "inputs",
-            f"the compress token {self.compress_token} appears only at the last position",
-        )
+        is_compress = inputs == self.compress_token
+        token = f"the compress token {self.compress_token}"
+        require(is_compress[:, -1], "inputs", f"the last position holds {token}")
+        require(~is_compress[:, :-1], "inputs", f"{token} appears only at the last position")
         require_targets(targets, inputs, "the inputs themselves")

@@ -65,7 +65,6 @@ class FuzzyRecall(Task):
 
     def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         # The motifs of a slot do not depend on where the slot starts. So all slots that could fit are drawn at once.
-        # Cumulative sums then give the start of each slot, the slot of the probe and the end of the row.
         shortest_key = 1 if split == "train" else self.k_motif_size
         longest_pair = self.k_motif_size + self.v_motif_size
         shortest_pair = shortest_key + 1
@@ -74,48 +73,38 @@ class FuzzyRecall(Task):
 
         draw_keys = partial(_draw_motifs, rng, range(self.num_keys), shortest_key, self.k_motif_size)
         draw_values = partial(_draw_motifs, rng, range(self.num_keys, self.pad_token), 1, self.v_motif_size)
-        probe_key, probe_key_len = draw_keys((num_rows, 1))
-        probe_value, probe_value_len = draw_values((num_rows, 1))
-        probe_len = probe_key_len + probe_value_len
+        probe = *draw_keys((num_rows, 1)), *draw_values((num_rows, 1))
+        probe_len = probe[1] + probe[3]
         insert_from = rng.integers(self.seq_len - 2 * probe_len)
-        context_end = self.seq_len - probe_len - longest_pair  # context slots start below it
-
-        keys, key_len = draw_keys((num_rows, num_slots))
-        values, value_len = draw_values((num_rows, num_slots))
+        pairs = *draw_keys((num_rows, num_slots)), *draw_values((num_rows, num_slots))
+        # From here on the probe is one more slot, the last.
+        keys, key_len, values, value_len = (np.concatenate(both, axis=-1) for both in zip(pairs, probe, strict=True))
+        rows, slots = np.arange(num_rows)[:, None], np.arange(num_slots + 1)
         codes = _encode(keys, key_len, self.vocab_size)
-        first = first_use(codes)
-        is_probe = codes == _encode(probe_key, probe_key_len, self.vocab_size)
-        values = np.where(is_probe, probe_value, np.take_along_axis(values, first[None], axis=2))
-        value_len = np.where(is_probe, probe_value_len, np.take_along_axis(value_len, first, axis=1))
+        first, is_probe = first_use(codes), codes == codes[:, -1:]
+        valued = np.where(is_probe, num_slots, first)
+        values, value_len = values[:, rows, valued], value_len[rows, valued]
 
-        ends = np.cumsum(key_len + value_len, axis=1)
-        starts = np.concatenate([np.zeros((num_rows, 1), dtype=ends.dtype), ends], axis=1)
-        slots = np.arange(num_slots + 1)
-        insert_slot = np.sum(starts < insert_from, axis=1, keepdims=True)
-        insert_slot = np.minimum(insert_slot, num_slots)
-        insert_start = np.take_along_axis(starts, insert_slot, axis=1)
-        shown_before = np.any(is_probe & (slots[:-1] < insert_slot), axis=1, keepdims=True)
-        inserted = (insert_start < context_end) & ~shown_before
-        starts += np.where(inserted & (slots >= insert_slot), probe_len, 0)
-        used = starts[:, :-1] < context_end
-        repeated = (first < slots[:-1]) | (is_probe & inserted & (slots[:-1] >= insert_slot))
-        length = np.sum((key_len + value_len) * used, axis=1, keepdims=True) + probe_len * inserted
+        # The slot before which the probe is inserted; behind all of them, where none fits, if it has been shown.
+        starts = np.cumsum(key_len + value_len, axis=1) - (key_len + value_len)
+        insert_at = np.sum(starts[:, :-1] < insert_from, axis=1, keepdims=True)
+        insert_at[first[:, -1:] < insert_at] = num_slots
+        repeated = (first < slots) | (is_probe & (slots >= insert_at))
 
-        # The pairs of a row: its slots, then the probe where it was inserted, then the probe at the end.
-        pads = self.seq_len + 1 - probe_len - length
-        starts = pads + np.concatenate([starts[:, :-1], insert_start, length], axis=1)
-        always = np.ones_like(inserted)
-        used = np.concatenate([used, inserted, always], axis=1)
-        repeated = np.concatenate([repeated, ~always, always], axis=1)
-        keys, key_len, values, value_len = (
-            np.concatenate([slot, probe, probe], axis=-1)
-            for slot, probe in (
-                (keys, probe_key),
-                (key_len, probe_key_len),
-                (values, probe_value),
-                (value_len, probe_value_len),
-            )
+        # The slots in their order, with the probe among them and at the end.
+        number = np.arange(num_slots + 2)
+        order = np.where((number == insert_at) | (number > num_slots), num_slots, number - (number > insert_at))
+        keys, key_len, values, value_len, repeated = (
+            of_slots[..., rows, order] for of_slots in (keys, key_len, values, value_len, repeated)
         )
+        repeated[rows, insert_at], repeated[:, -1] = False, True
+        pair_len = key_len + value_len
+        starts = np.cumsum(pair_len, axis=1) - pair_len
+        used = starts < self.seq_len - probe_len - longest_pair
+        used[:, -1] = True
+        starts += self.seq_len + 1 - np.sum(pair_len * used, axis=1, keepdims=True)  # behind the pads
+        starts[:, -1:] = self.seq_len + 1 - probe_len
+
         tokens = np.full((num_rows, self.seq_len + 1), self.pad_token, dtype=np.int64)
         scored = np.zeros(tokens.shape, dtype=bool)
         for i, token in enumerate(keys):
@@ -131,12 +120,9 @@ class FuzzyRecall(Task):
 
     def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
         last_target = targets[:, -1:]
-        require(
-            (last_target >= self.num_keys) & (last_target < self.pad_token),
-            "targets",
-            f"the last target ends the probe's value ({self.num_keys}..{self.pad_token - 1})",
-            np.array([self.seq_len - 1]),
-        )
+        is_value = (last_target >= self.num_keys) & (last_target < self.pad_token)
+        rule = f"the last target ends the probe's value ({self.num_keys}..{self.pad_token - 1})"
+        require(is_value, "targets", rule, np.array([self.seq_len - 1]))
         tokens = np.concatenate([inputs, last_target], axis=1)
         is_answer = np.zeros(tokens.shape, dtype=bool)
         for row, its_tokens in enumerate(tokens.tolist()):

@@ -44,9 +44,8 @@ def make_split(task: Task, split: Split) -> Arrays:
             arrays = own.generate(num_rows, split_rng(task.data_seed, split), split)
             own.check(*arrays, split, most=_RULE_ROWS)
     except TaskRuleError as error:
-        row = "" if error.row is None else f", row {error.row}"
         made, checked = _place(own.generate_rows), _place(own.check_rules)
-        raise WrongRows(f"{split} {error.array}{row}: {error.rule}, in {made}, checked by {checked}") from error
+        raise WrongRows(f"{split} {error}, in {made}, checked by {checked}") from error
     except WrongRows:
         raise
     except Exception as error:
@@ -56,23 +55,25 @@ def make_split(task: Task, split: Split) -> Arrays:
 
 def _pair(task: Task, split: Split, given: Any, num_rows: int) -> Arrays:
     """`given` as arrays; WrongRows unless it is `(inputs, targets)`, integers of the task's shape."""
-    shape, place = (num_rows, task.input_length), _place(task.generate_rows)
+    shape = num_rows, task.input_length
+    wanted = f"two integer arrays of shape {shape}"
+
+    def wrong(what: str) -> WrongRows:
+        return WrongRows(f"{split} {what}, in {_place(task.generate_rows)}")
+
     try:
         inputs, targets = given
     except (TypeError, ValueError):
-        wanted = f"must be (inputs, targets), two integer arrays of shape {shape}"
-        raise WrongRows(f"{split} rows: found {type(given).__name__}, {wanted}, in {place}") from None
+        raise wrong(f"rows: found {type(given).__name__}, must be (inputs, targets), {wanted}") from None
     try:
         arrays = np.asarray(inputs), np.asarray(targets)
     except ValueError:  # NumPy's own speaks of an inhomogeneous shape
-        rule = f"rows differ in length, must be two integer arrays of shape {shape}: fill targets with {IGNORE_INDEX}"
-        raise WrongRows(f"{split} rows: {rule}, in {place}") from None
+        raise wrong(f"rows: rows differ in length, must be {wanted}: fill targets with {IGNORE_INDEX}") from None
     for name, array in zip(("inputs", "targets"), arrays, strict=True):
         if array.shape != shape:
-            meaning = "rows and tokens (num_rows, input_length)"
-            raise WrongRows(f"{split} {name}: shape is {array.shape}, must be {shape}, {meaning}, in {place}")
+            raise wrong(f"{name}: shape is {array.shape}, must be {shape}, rows and tokens (num_rows, input_length)")
         if array.dtype.kind not in "iub":
-            raise WrongRows(f"{split} {name}: dtype is {array.dtype}, must be int64, in {place}")
+            raise wrong(f"{name}: dtype is {array.dtype}, must be int64")
     return arrays[0].astype(np.int64, copy=False), arrays[1].astype(np.int64, copy=False)
 
 

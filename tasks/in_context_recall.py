@@ -62,10 +62,8 @@ class InContextRecall(Task):
         keys = rng.integers(self.num_keys, size=(num_rows, context))
         # Every slot draws a value. The value drawn at a key's first use stays that key's value.
         values = rng.integers(self.num_keys, self.num_plain, size=(num_rows, context))
-        code = np.where(noise, self.num_keys, keys)
-        first = first_use(code)
+        first = first_use(np.where(noise, self.num_keys, keys))
         values = np.take_along_axis(values, first, axis=1)
-
         introduces = (first == np.arange(context)) & ~noise
         rank = rng.integers(introduces.sum(axis=1))
         probe_slot = np.argmax(np.cumsum(introduces, axis=1) > rank[:, None], axis=1)[:, None]
@@ -77,13 +75,17 @@ class InContextRecall(Task):
         pairs[:, -1, :1] = np.take_along_axis(keys, probe_slot, axis=1)
         pairs[:, -1, 1:] = np.take_along_axis(values, probe_slot, axis=1)
         tokens = pairs.reshape(num_rows, self.seq_len)
+        return tokens[:, :-1], self._targets(tokens, split)
+
+    def _targets(self, tokens: np.ndarray, split: Split) -> np.ndarray:
+        """Of the slots `[N, seq_len]`, the last of which has its value, too."""
         if split == "train":
-            return tokens[:, :-1], tokens[:, 1:]
-        targets = np.full((num_rows, self.input_length), IGNORE_INDEX, dtype=np.int64)
-        repeats = ~introduces & ~noise
-        targets[:, :-1:2] = np.where(repeats, values, IGNORE_INDEX)
-        targets[:, -1] = tokens[:, -1]
-        return tokens[:, :-1], targets
+            return tokens[:, 1:]
+        keys = tokens[:, ::2]
+        repeats = (first_use(keys) < np.arange(keys.shape[1])) & (keys < self.num_keys)
+        targets = np.full((len(tokens), self.input_length), IGNORE_INDEX, dtype=np.int64)
+        targets[:, ::2] = np.where(repeats, tokens[:, 1::2], IGNORE_INDEX)
+        return targets
 
     def _draw_noise(self, num_rows: int, rng: np.random.Generator) -> np.ndarray:
         """Which context slots are noise, bool `[num_rows, seq_len / 2 - 1]`; in every row at least one is not."""
@@ -101,43 +103,23 @@ class InContextRecall(Task):
         return noise
 
     def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
-        first_tokens, second_tokens = inputs[:, ::2], inputs[:, 1::2]
-        slots = np.arange(first_tokens.shape[1])
-        noise = first_tokens >= self.num_plain
-        is_key = first_tokens < self.num_keys
-        require(
-            is_key | noise,
-            "inputs",
-            f"even positions hold a key (0..{self.num_keys - 1}) or noise",
-            2 * slots,
-        )
+        keys, values = inputs[:, ::2], inputs[:, 1::2]  # or noise
+        slots = np.arange(keys.shape[1])
+        noise = keys >= self.num_plain
+        rule = f"even positions hold a key (0..{self.num_keys - 1}) or noise"
+        require((keys < self.num_keys) | noise, "inputs", rule, 2 * slots)
         value_range = f"{self.num_keys}..{self.num_plain - 1}"
-        second_is_noise = second_tokens >= self.num_plain
-        second_is_value = (second_tokens >= self.num_keys) & ~second_is_noise
-        require(
-            np.where(noise[:, :-1], second_is_noise, second_is_value),
-            "inputs",
-            f"a key is followed by a value ({value_range}), a noise token by another noise token",
-            2 * slots[:-1] + 1,
-        )
+        rule = f"a key is followed by a value ({value_range}), a noise token by another noise token"
+        is_noise = values >= self.num_plain
+        fits = np.where(noise[:, :-1], is_noise, (values >= self.num_keys) & ~is_noise)
+        require(fits, "inputs", rule, 2 * slots[:-1] + 1)
         require(~noise[:, -1], "inputs", "the last position asks for a key, never noise")
 
-        code = np.where(noise, self.num_keys, first_tokens)
-        first = first_use(code)
-        repeats = (first < slots) & ~noise
-        require(repeats[:, -1], "inputs", "the key asked for at the end was shown before")
-        stored = np.take_along_axis(second_tokens, first[:, :-1], axis=1)
-        require(
-            noise[:, :-1] | (second_tokens == stored),
-            "inputs",
-            "a key keeps its first value throughout its row",
-            2 * slots[:-1] + 1,
-        )
-        answer = np.take_along_axis(second_tokens, first[:, -1:], axis=1)
-        if split == "train":
-            require_targets(targets, np.concatenate([inputs[:, 1:], answer], axis=1), "the next token")
-            return
-        expected = np.full_like(targets, IGNORE_INDEX)
-        expected[:, :-1:2] = np.where(repeats[:, :-1], second_tokens, IGNORE_INDEX)
-        expected[:, -1:] = answer
-        require_targets(targets, expected, "the value of each repeated key, -100 elsewhere")
+        first = first_use(keys)
+        require(first[:, -1] < slots[-1], "inputs", "the key asked for at the end was shown before")
+        stored = np.take_along_axis(values, first[:, :-1], axis=1)
+        rule = "a key keeps its first value throughout its row"
+        require(noise[:, :-1] | (values == stored), "inputs", rule, 2 * slots[:-1] + 1)
+        answer = np.take_along_axis(values, first[:, -1:], axis=1)
+        rule = "the next token" if split == "train" else "the value of each repeated key, -100 elsewhere"
+        require_targets(targets, self._targets(np.concatenate([inputs, answer], axis=1), split), rule)

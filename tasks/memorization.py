@@ -50,21 +50,19 @@ class Memorization(Task):
     def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         keys = rng.integers(self.num_keys, size=(num_rows, self.seq_len // 2))
         inputs = np.full((num_rows, self.seq_len), self.insert_token, dtype=np.int64)
-        targets = np.full((num_rows, self.seq_len), IGNORE_INDEX, dtype=np.int64)
         inputs[:, ::2] = keys
-        targets[:, 1::2] = self.value_of[keys]
-        return inputs, targets
+        return inputs, self._targets(inputs)
+
+    def _targets(self, inputs: np.ndarray) -> np.ndarray:
+        targets = np.full_like(inputs, IGNORE_INDEX)
+        targets[:, 1::2] = self.value_of[inputs[:, ::2]]
+        return targets
 
     def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
-        keys = inputs[:, ::2]
         evens = np.arange(0, self.seq_len, 2)
-        require(keys < self.num_keys, "inputs", f"even positions hold a key (0..{self.num_keys - 1})", evens)
-        require(
-            inputs[:, 1::2] == self.insert_token,
-            "inputs",
-            f"odd positions hold the insert token {self.insert_token}",
-            evens + 1,
-        )
-        expected = np.full_like(targets, IGNORE_INDEX)
-        expected[:, 1::2] = self.value_of[keys]
-        require_targets(targets, expected, f"the mapped value at odd positions, map_seed={self.map_seed}")
+        rule = f"even positions hold a key (0..{self.num_keys - 1})"
+        require(inputs[:, ::2] < self.num_keys, "inputs", rule, evens)
+        rule = f"odd positions hold the insert token {self.insert_token}"
+        require(inputs[:, 1::2] == self.insert_token, "inputs", rule, evens + 1)
+        rule = f"the mapped value at odd positions, map_seed={self.map_seed}"
+        require_targets(targets, self._targets(inputs), rule)

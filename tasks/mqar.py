@@ -24,9 +24,11 @@ class MultiQueryRecall(Task):
         inputs     2   8   4   7   0   0   0   0   4   0   0   0   0   0   2   0
         targets    .   .   .   .   .   .   .   .   7   .   .   .   .   .   8   .      . is -100
 
-    All splits have the same form. A guess among the values is right with probability 2 / V, one among the values of the
-    row with probability 1 / P. Source: Arora, Eyuboglu et al. (2023), "Zoology", arXiv:2312.04927; the rules are those
-    of its code (github.com/HazyResearch/zoology, `multiquery_ar.py`, one pass).
+    All splits have the same form. A guess among the values is right with probability 2 / V (`chance`), one among the
+    values of the row with probability 1 / P; the mean over classes of a batch, which holds few of them, is lower still.
+
+    Source: Arora, Eyuboglu et al. (2023), "Zoology", arXiv:2312.04927; the rules are those of its code
+    (github.com/HazyResearch/zoology, `multiquery_ar.py`, one pass).
     """
 
     num_kv_pairs: int
@@ -49,10 +51,6 @@ class MultiQueryRecall(Task):
 
     @property
     def chance(self) -> float:
-        """Of single answers, among all values; among those of the row it is 1 / num_kv_pairs.
-
-        The mean over classes of a batch, which holds few of them, is lower still.
-        """
         return 1 / (self.vocab_size - self.first_value)
 
     def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:

@@ -49,31 +49,24 @@ class SelectiveCopying(Task):
         inputs = np.full((num_rows, self.seq_len), self.blank_token, dtype=np.int64)
         np.put_along_axis(inputs, np.arange(c) + np.cumsum(gaps, axis=1), data, axis=1)
         inputs[:, -c - 1] = self.copy_token
-        targets = np.full((num_rows, self.seq_len), IGNORE_INDEX, dtype=np.int64)
-        targets[:, -c:] = data
-        return inputs, targets
+        return inputs, self._targets(inputs)
+
+    def _targets(self, inputs: np.ndarray) -> np.ndarray:
+        targets = np.full_like(inputs, IGNORE_INDEX)
+        targets[:, -self.num_tokens_to_copy :] = inputs[inputs < self.blank_token].reshape(len(inputs), -1)
+        return targets
 
     def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
         c = self.num_tokens_to_copy
         copy_at = self.seq_len - c - 1
         body, tail = inputs[:, :copy_at], inputs[:, copy_at + 1 :]
-        require(
-            inputs[:, copy_at] == self.copy_token,
-            "inputs",
-            f"position {copy_at} holds the copy token {self.copy_token}",
-        )
-        require(
-            body != self.copy_token, "inputs", f"the copy token {self.copy_token} appears only at position {copy_at}"
-        )
-        require(
-            tail == self.blank_token,
-            "inputs",
-            f"blanks ({self.blank_token}) follow the copy token",
-            np.arange(copy_at + 1, self.seq_len),
-        )
-        is_data = body != self.blank_token
+        rule = f"position {copy_at} holds the copy token {self.copy_token}"
+        require(inputs[:, copy_at] == self.copy_token, "inputs", rule)
+        rule = f"the copy token {self.copy_token} appears only at position {copy_at}"
+        require(body != self.copy_token, "inputs", rule)
+        rule = f"blanks ({self.blank_token}) follow the copy token"
+        require(tail == self.blank_token, "inputs", rule, np.arange(copy_at + 1, self.seq_len))
+        is_data = body < self.blank_token
         require(is_data.sum(axis=1) == c, "inputs", f"exactly {c} data tokens stand before the copy token")
         require(is_data[:, -1], "inputs", f"the last data token stands at position {copy_at - 1}")
-        expected = np.full_like(targets, IGNORE_INDEX)
-        expected[:, -c:] = body[is_data].reshape(-1, c)
-        require_targets(targets, expected, "the data tokens in order on the last positions, -100 before")
+        require_targets(targets, self._targets(inputs), "the data tokens in order on the last positions, -100 before")

@@ -14,7 +14,10 @@ MIXERS = sorted(path.stem for path in (CONF / "mixer").glob("*.yaml") if path.st
 
 
 def config_of(name, conf=CONF):
-    return OmegaConf.load(conf / "mixer" / f"{name}.yaml")
+    """The yaml, over those that it begins with (`defaults: [gdn, _self_]`)."""
+    own = OmegaConf.load(conf / "mixer" / f"{name}.yaml")
+    *others, _ = own.pop("defaults", ["_self_"])
+    return OmegaConf.merge(*(config_of(other, conf) for other in others), own)
 
 
 def mixer_of(name, d_model, conf=CONF, **overrides):

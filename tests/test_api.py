@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 import torch
 from command_line import TINY
-from every_mixer import CONF
+from every_mixer import MIXERS, config_of
 from omegaconf import OmegaConf
 
 import mixerlab
@@ -23,10 +23,9 @@ def test_completion_offers_the_api_and_nothing_else():
 def test_a_class_has_the_defaults_of_its_yaml():
     """Of several yamls of one class, the defaults are those of one of them."""
     yamls = defaultdict(list)
-    for path in (CONF / "mixer").glob("*.yaml"):
-        keys = OmegaConf.to_container(OmegaConf.load(path))
-        if "_target_" in keys:  # a hybrid has no class
-            yamls[keys.pop("_target_")].append({key: value for key, value in keys.items() if key != "name"})
+    for name in MIXERS:
+        keys = OmegaConf.to_container(config_of(name))
+        yamls[keys.pop("_target_")].append({key: value for key, value in keys.items() if key != "name"})
     assert len(yamls) > 4
     for target, options in yamls.items():
         parameters = inspect.signature(class_of(target)).parameters

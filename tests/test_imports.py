@@ -31,7 +31,7 @@ FLOORS = {
 }
 # A mixer imports no other mixer, only what they share.
 SHARED_BY_MIXERS = {
-    f"mixerlab.mixers.{name}" for name in ("base", "cache", "projected", "rotary", "convolution", "gates")
+    f"mixerlab.mixers.{name}" for name in ("base", "cache", "projected", "rotary", "convolution", "gates", "means")
 }
 FOLDERS = {"analysis": "mixerlab/analysis", "config": "mixerlab/config", "checks": "mixerlab/checks", "": "mixerlab"}
 

@@ -100,7 +100,6 @@ def test_mesa_is_a_regression(name, options):
 def test_the_ridge_of_mesa_starts_at_one():
     mixer = mixer_of("mesa", WIDTH)
     torch.testing.assert_close(F.softplus(mixer.ridge_logit) + mixer.ridge_lower_bound, torch.ones(WIDTH))
-    assert mixer.ridge_logit._no_reinit
 
 
 def regressions(lla, x):

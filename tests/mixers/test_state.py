@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from every_mixer import MIXERS, Cumulated, mixer_of
+from every_mixer import CONF, MIXERS, Cumulated, mixer_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import mixerlab
 from mixerlab.checks.contract import without_zeros
 from mixerlab.mixers.projected import ProjectedMixer
 
@@ -62,15 +63,22 @@ def in_pieces(mixer, x, lengths, dtype=torch.float32):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
-def test_token_by_token_is_forward_and_the_state_is_of_state_size(name, options):
+def test_token_by_token_is_forward(name, options):
     mixer, x = noisy(mixer_of(name, WIDTH, **options)).double(), torch.randn(2, LENGTH, WIDTH, dtype=torch.float64)
     expected = mixer(x).detach()
     for lengths in ((), (0,), (1,), (13,), (5, 10), (LENGTH,)):
         found, _ = in_pieces(mixer, x, lengths, torch.float64)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-    for length in (1, 9):
-        state = mixer.init_state(2, length, CPU, torch.float32)
-        assert sum(x.numel() for x in state.values() if x.is_floating_point()) == 2 * mixer.state_size(length)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_the_readme_has_the_parameters_of_a_model_and_its_state(name):
+    readme = (CONF.parent / "mixers" / "README.md").read_text()
+    (row,) = (line for line in readme.splitlines() if line.startswith(f"| `{name}` |"))
+    model = mixerlab.build_model("task=icr", f"mixer={name}")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    state = sum(block.mixer.state_size(128) for block in model.blocks)
+    assert row.endswith(f"| {parameters:,} | {state:,} |")
 
 
 class NothingOnTheHost(TorchDispatchMode):

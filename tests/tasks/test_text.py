@@ -18,7 +18,7 @@ from mixerlab.records.files import read_metrics, run_folder
 from mixerlab.records.identity import run_id
 from mixerlab.sweeps.figures.curves import run_curves
 from mixerlab.tasks.base import SPLITS, TaskRuleError
-from mixerlab.tasks.text import _pieces
+from mixerlab.tasks.corpus import pieces_of
 
 WORDS = ["the", "mixer", "of", "a", "token", "reads", "its", "state", "and", "writes", "\n"]
 CPU = ("trainer.accelerator=cpu", "trainer.progress=false", "model.d_model=16", "task.seq_len=16")
@@ -133,7 +133,7 @@ def test_ids_outside_the_vocabulary_are_refused(file):
 
 def test_a_text_without_lines_is_cut_between_characters():
     text = "ä漢" * 70_000
-    pieces = list(_pieces(np.frombuffer(text.encode(), np.uint8)))
+    pieces = list(pieces_of(np.frombuffer(text.encode(), np.uint8)))
     assert len(pieces) == 2 and "".join(pieces) == text
 
 
@@ -148,7 +148,7 @@ def test_bpe(file, monkeypatch):
     targets = few.splits()["test"][1]
     nats = {"loss": math.log(2) * len(few.decode(targets.ravel().tolist()).encode()) / targets.size}
     assert few.score_from(nats, "test") == pytest.approx(1)  # a bit for each byte of these rows
-    monkeypatch.setattr("mixerlab.tasks.text._train", None)  # it is kept
+    monkeypatch.setattr("mixerlab.tasks.corpus._train", None)  # it is kept
     assert task_of(file, "task.bpe=270").digest == task.digest
 
 
