@@ -4,6 +4,7 @@ from math import prod
 
 import pytest
 import torch
+from cases import replayed
 from torch.optim import _muon
 
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
@@ -91,11 +92,6 @@ def test_is_torchs_muon_in_bfloat16():
 @pytest.mark.gpu
 def test_runs_in_a_cuda_graph():
     shapes = ((128, 352), (24, 40))
-    flat = draw(shapes, device="cuda")
-    orthogonalise(flat, shapes)  # compiles, and puts the table of shapes on the GPU
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = orthogonalise(flat, shapes)
-    flat.copy_(draw(shapes, seed=1, device="cuda"))
-    graph.replay()
-    assert torch.equal(captured, orthogonalise(flat, shapes))
+    flat, fresh = (draw(shapes, seed=seed, device="cuda") for seed in range(2))
+    captured = replayed(lambda x: orthogonalise(x, shapes), [flat], [fresh])
+    assert torch.equal(captured, orthogonalise(fresh, shapes))

@@ -1,6 +1,6 @@
 """Decoding over a cache: against float64 from the formula, and against the whole sequence at once."""
 
-import fused_cases
+import cases
 import pytest
 import torch
 
@@ -12,7 +12,7 @@ gpu = pytest.mark.gpu
 
 def draw(batch, tokens, heads, kv_heads, cache_len, head_dim, device="cpu", dtype=torch.float32):
     shapes = [(batch, tokens, heads, head_dim)] * 2 + [(batch, cache_len, kv_heads, head_dim)] * 2
-    return fused_cases.draw(*shapes, device=device, dtype=dtype)
+    return cases.draw(*shapes, device=device, dtype=dtype)
 
 
 def exact(tensors, **options):

@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import check_close, replayed, run, weights_of
 from formulas import delta_rule
-from recurrences import blank_inputs, check, check_graphs, check_replicas, random_inputs, value_and_grads, weights_of
 
 from mixerlab.kernels.centring import centred
 from mixerlab.kernels.common.chunked import to_chunks
@@ -18,6 +18,27 @@ from mixerlab.kernels.mesa import mesa
 from mixerlab.kernels.mesa.reference import build_systems, conjugate_gradients
 
 F32, BF16 = torch.float32, torch.bfloat16
+check = partial(check_close, least=0.1, entries=3)
+
+
+def random_inputs(seed, batch=2, length=17, heads=2, dim=16, dtype=torch.float64, device="cpu"):
+    """Unit queries and keys, every fourth key repeated (a task's blank token), slow and fast decays."""
+    rng = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(batch, length, heads, dim, generator=rng, dtype=torch.float64) for _ in range(3))
+    k[:, ::4] = k[:, :1].clone()
+    q, k = (torch.nn.functional.normalize(x, dim=-1) for x in (q, k))
+    log_decay = -(torch.rand(batch, length, heads, generator=rng, dtype=torch.float64) ** 3) * 2
+    beta = torch.rand(batch, length, heads, generator=rng, dtype=torch.float64)
+    gates = torch.promote_types(dtype, torch.float32)
+    return [x.to(device, dtype) for x in (q, k, v)] + [x.to(device, gates) for x in (log_decay, beta)]
+
+
+def blank_inputs(seed, **sizes):
+    """70 % of the positions hold one key, long steps, slow decay: what a task with blanks looks like."""
+    q, k, v, log_decay, beta = random_inputs(seed, **sizes)
+    blank = torch.rand(k.shape[:3], generator=torch.Generator().manual_seed(seed))[..., None] < 0.7
+    k = torch.where(blank.to(k.device), k[:, :1], k)
+    return [q, k, v, 0.005 * log_decay, 0.5 + 0.5 * beta]
 
 
 def exact_delta_rule(q, k, v, log_decay, beta, scale=None):
@@ -167,20 +188,6 @@ def test_centring_by_pytorch_equals_the_formula(length):
     check(partial(centring, backend="reference"), exact_centring, random_inputs(length, length=length, dim=8), 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "make"),
-    [
-        (KERNELS["gated"][0], partial(random_inputs, batch=1)),
-        (kimi_delta_rule, kimi_inputs),
-        (partial(solved, backend="reference"), probe_inputs),
-        pytest.param(solved, probe_inputs, marks=pytest.mark.slow),
-        *(pytest.param(*KERNELS[name][::2], marks=pytest.mark.slow) for name in ("kimi", "mesa", "centring")),
-    ],
-)
-def test_under_vmap(device, kernel, make):
-    check_replicas(kernel, [make(seed, length=19, dtype=F32, device=device) for seed in (1, 2)])
-
-
 FLA = {  # with the order of its arguments
     "gated_delta_rule.naive.naive_recurrent_gated_delta_rule": (gated_delta_rule, random_inputs, (0, 1, 2, 4, 3), 1e-4),
     "kda.naive.naive_recurrent_kda": (kimi_delta_rule, kimi_inputs, (0, 1, 2, 3, 4), 1e-4),
@@ -192,8 +199,8 @@ FLA = {  # with the order of its arguments
 def test_reference_equals_fla(place):
     (operator, make, order, tolerance), (module, _, name) = FLA[place], place.rpartition(".")
     theirs, inputs = getattr(pytest.importorskip(f"fla.ops.{module}"), name), make(5, length=70, dtype=F32)
-    expected = value_and_grads(lambda *x: theirs(*(x[i] for i in order))[0], inputs)
-    torch.testing.assert_close(value_and_grads(operator, inputs), expected, rtol=tolerance, atol=tolerance / 10)
+    expected = run(lambda *x: theirs(*(x[i] for i in order))[0], inputs)
+    torch.testing.assert_close(run(operator, inputs), expected, rtol=tolerance, atol=tolerance / 10)
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])
@@ -241,12 +248,13 @@ def test_thirty_steps_of_mesa_reach_the_stated_residual(gamma, distinct_keys):
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 def test_gradients_of_mesa_whose_squares_vanish(device, backend):
     """A loss at late positions reaches early ones through small decays: the gradient there is small, but not zero."""
-    leaves = [x.requires_grad_() for x in mesa_inputs(3, length=20, dtype=F32, device=device)]
-    out = mesa(*leaves, chunk_size=16, backend=backend)
-    weights = weights_of(out)
-    whole = torch.autograd.grad(out, leaves, weights, retain_graph=True)
-    small = torch.autograd.grad(out, leaves, 2.0**-90 * weights)
-    torch.testing.assert_close([2.0**90 * gradient for gradient in small], list(whole), rtol=1e-4, atol=1e-5)
+    inputs, function = (
+        mesa_inputs(3, length=20, dtype=F32, device=device),
+        partial(mesa, chunk_size=16, backend=backend),
+    )
+    (weights,) = weights_of([inputs[0]])
+    whole, small = (run(function, inputs, [scale * weights])[1:] for scale in (1.0, 2.0**-90))
+    torch.testing.assert_close([2.0**90 * gradient for gradient in small], whole, rtol=1e-4, atol=1e-5)
 
 
 def test_later_positions_change_nothing_of_mesa(device):
@@ -264,8 +272,7 @@ def test_a_decay_that_leaves_nothing_to_centre(device):
     inputs[3][:, [3, 66]] = -200.0
     check(KERNELS["centring"][0], exact_centring, inputs, 1e-5)
     inputs[4][:, :3] = 0.0  # no weight at all
-    results, gradients = value_and_grads(KERNELS["centring"][0], inputs)
-    assert all(x.isfinite().all() for x in (results, *gradients))
+    assert all(x.isfinite().all() for x in run(KERNELS["centring"][0], inputs))
 
 
 @pytest.mark.parametrize(
@@ -351,4 +358,9 @@ def test_a_probe_on_a_gpu(length, dim):
     ],
 )
 def test_in_a_compiled_function_and_a_cuda_graph(function, make):
-    check_graphs(function, make(1, length=70, dim=32, dtype=BF16, device="cuda"))
+    inputs = make(1, length=70, dim=32, dtype=BF16, device="cuda")
+    expected = run(function, inputs)
+    torch.testing.assert_close(run(torch.compile(function, fullgraph=True), inputs), expected, rtol=0, atol=0)
+    weights = weights_of(expected[:1])
+    captured = replayed(lambda *x: run(function, x, weights), [torch.zeros_like(x) for x in inputs], inputs)
+    torch.testing.assert_close(captured, expected, rtol=0, atol=0)

@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import BACKENDS, check, check_close, double, run, traced
 from formulas import convolution
-from fused_cases import BACKENDS, check, check_close, check_replicas, double, run, traced
 from torch import Tensor
 
 from mixerlab.kernels.fused import linear
@@ -113,18 +113,6 @@ def test_triton_in_bfloat16(device, shape):
     check_triton(shape, torch.bfloat16, 2 * 2**-8, device)
 
 
-def test_triton_takes_strided_inputs(device):
-    """Halves and thirds of one projection, and arguments with another memory order."""
-    u, delta, delta_bias, A, B, C, D, z = make_inputs(2, 9, 3, 4, dtype=torch.float32, device=device)
-    expected = run(loop, double([u, delta, delta_bias, A, B, C, D, z]))
-    u, z = torch.cat((u, z), dim=-1).chunk(2, dim=-1)
-    B, C = torch.cat((B, C), dim=-1).chunk(2, dim=-1)
-    delta = delta.transpose(1, 2).contiguous().transpose(1, 2)
-    columns = torch.cat((B.new_zeros(3, 1), A, B.new_zeros(3, 2)), dim=1)[:, 1:5]  # of a wider matrix
-    for rates in (A.T.contiguous().T, columns):
-        check(run(triton, [u, delta, delta_bias, rates, B, C, D, z]), expected, 2e-6)
-
-
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 def test_extreme_decays_stay_finite(device, backend):
     """Steps of 100 against rates of -64: each decay underflows to 0, and nothing becomes inf or NaN."""
@@ -136,14 +124,6 @@ def test_extreme_decays_stay_finite(device, backend):
     actual = run(lambda *a: selective_scan(*a, backend=backend), inputs, [grad])
     for a, e in zip(actual, expected, strict=True):
         torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("backend", "shape"), [("reference", (2, 35, 3, 4)), ("triton", (2, 3, 3, 4))])
-def test_under_vmap(device, backend, shape):
-    """Replicas differ in every argument, including the parameters A, D and delta_bias: each uses its own."""
-    replicas = (make_inputs(*shape, torch.float32, device, seed=s) for s in range(2))
-    stacked = [torch.stack(ts) for ts in zip(*replicas, strict=True)]
-    check_replicas(lambda *a: selective_scan(*a, backend=backend), stacked)
 
 
 # (batch, T, channels, N, rank, taps)
@@ -205,10 +185,3 @@ def test_block_at_size(device, shape):
     for position in (0, 3, 4):
         inputs[position] = inputs[position].bfloat16()
     check(run(mamba_block, inputs), run(parts, inputs), 4e-3)
-
-
-@pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.slow)])
-def test_block_under_vmap(device, backend):
-    replicas = (block_inputs(2, 5, 3, 4, 2, 4, device, seed) for seed in range(2))
-    stacked = [torch.stack(tensors) for tensors in zip(*replicas, strict=True)]
-    check_replicas(lambda *a: mamba_block(*a, backend=backend), stacked, tolerance=1e-5)
