@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from cases import check_replicas, draw
 from formulas import EPS
-from test_heads import NORMED, PARTS, columns_of, frequencies
+from test_heads import NORMED as WITH_GAINS
+from test_heads import PARTS, columns_of, frequencies
 from test_population_step import for_moments, for_parameters
 from test_recurrences import centring, kimi_inputs, mesa_inputs, probe_inputs, random_inputs, solved
 from test_selective_scan import block_inputs, make_inputs
@@ -32,8 +33,7 @@ from mixerlab.kernels.short_convolution.heads import convolve_heads
 from mixerlab.kernels.softmax_attention import softmax_attention
 from mixerlab.kernels.softmax_attention.operator import short_attention
 
-BF16, F32 = torch.bfloat16, torch.float32
-MAMBA = ((3, 4), (3,), (10, 3), (3, 2), (3,), (3, 4), (3,))  # conv weight, bias, x_proj, dt_proj, dt_bias, A_log, D
+F32 = torch.float32
 
 
 def of(*shapes):
@@ -83,8 +83,8 @@ OPERATORS = {  # with what makes the inputs of a replica
     "embedding of many tokens": (fused.embedding, partial(tokens_and, vocabulary=300, floats=(300, 5))),
     "cross_entropy": (losses, partial(tokens_and, vocabulary=11, floats=(2, 9, 11))),
     "split_heads": (partial(heads, parts=PARTS), of((2, 9, columns_of(PARTS) + 3))),
-    "split_heads with gains": (partial(heads, parts=NORMED), of((2, 9, columns_of(NORMED) + 3), *[(10,)] * 3)),
-    "convolve_heads": (convolved, of((2, 3, 21), (9, 3))),
+    "split_heads with gains": (partial(heads, parts=WITH_GAINS), of((2, 9, columns_of(WITH_GAINS) + 3), *[(10,)] * 3)),
+    "convolve_heads": (convolved, of((1, 3, 21), (9, 3))),
     "short_convolution": (short_convolution, of((2, 9, 3), (3, 4), (3,))),
     "selective_scan": (selective_scan, lambda seed: make_inputs(2, 3, 3, 4, F32, seed=seed)),
     "mamba_block": (mamba_block, lambda seed: block_inputs(2, 5, 3, 4, 2, 4, "cpu", seed)),
@@ -147,8 +147,7 @@ def zeros(*shape, dtype=F32):
 ROTARY, NORMED = Part(2, 4, Form.ROTARY), Part(1, 4, Form.RMS_NORM)
 X, QKV = zeros(2, 3, 8), [zeros(1, 4, 2, 8)] * 4
 DELTA = [zeros(2, 5, 2, 16)] * 3 + [zeros(2, 5, 2)] * 2
-BLOCK = [zeros(*shape) for shape in ((2, 5, 6), *MAMBA)]
-SCAN = [zeros(2, 5, 3), zeros(2, 5, 3), zeros(3), zeros(3, 4), zeros(2, 5, 4), zeros(2, 5, 4), zeros(3), zeros(2, 5, 3)]
+BLOCK, SCAN = (OPERATORS[name][1](0) for name in ("mamba_block", "selective_scan"))
 CACHED = [zeros(2, 1, 4, 16)] * 2 + [zeros(2, 40, 2, 16)] * 2
 ROWS = zeros(1, 130, dtype=torch.int64)
 
@@ -166,7 +165,7 @@ WRONG = [
     (fused.swiglu_mlp, (zeros(3, 8), zeros(30, 8), zeros(8, 16)), {}, r"pass gate_up \[2 H, D\] and down \[D, H\]"),
     (fused.embedding, (ROWS[0], zeros(2, 3, 5)), {}, r"weight has shape \(2, 3, 5\)"),
     (fused.linear, (zeros(2, 8), zeros(4, 7)), {}, r"weight has shape \(4, 7\) and x \(2, 8\)"),
-    (fused.linear, (zeros(2, 8), zeros(4, 8, dtype=BF16)), {}, "x is torch.float32 and weight torch.bfloat16"),
+    (fused.linear, (zeros(2, 8), zeros(4, 8).bfloat16()), {}, "x is torch.float32 and weight torch.bfloat16"),
     (fused.cross_entropy, (zeros(2, 3, 5), ROWS[0, :2]), {}, r"targets \(2,\)"),
     (split_heads, (X, [Part(3, 4)]), {}, r"packed has shape \(2, 3, 8\).* 12 columns"),
     (split_heads, (X, [ROTARY], zeros(4)), {}, r"inverse_frequency has shape \(4,\): heads of 4 need \(2,\)"),

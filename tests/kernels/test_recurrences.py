@@ -84,15 +84,6 @@ def centring(*inputs, **options):
     return joined(centred(*inputs, **options))
 
 
-def among_others(function, **options):
-    """`function` of values that stand among other columns, as in a packed projection."""
-
-    def kernel(q, k, v, *rest):
-        return function(q, k, torch.cat((k, v), dim=2)[:, :, k.shape[2] :], *rest, backend="triton", **options)
-
-    return kernel
-
-
 def with_more_values(inputs, per_key):
     q, k, v, *gates = inputs
     return [q, k, torch.cat([v.roll(i, dims=1) for i in range(per_key)], dim=2), *gates]
@@ -157,8 +148,8 @@ KERNELS = {  # each with its formula and its inputs
         random_inputs,
     ),
     "kimi": (partial(kimi_delta_rule, chunk_size=16, backend="triton"), exact_delta_rule, kimi_inputs),
-    "mesa": (among_others(mesa, iterations=20, chunk_size=16), exact_mesa, mesa_inputs),
-    "centring": (among_others(centring), exact_centring, random_inputs),
+    "mesa": (partial(mesa, iterations=20, chunk_size=16, backend="triton"), exact_mesa, mesa_inputs),
+    "centring": (partial(centring, backend="triton"), exact_centring, random_inputs),
 }
 
 
@@ -336,7 +327,7 @@ def test_kimi_delta_rule_in_bfloat16(make, length, dim, chunk_size):
 @each_make
 def test_centring_in_bfloat16(make, length, dim):
     inputs = make(length, length=length, dim=dim, dtype=BF16, device="cuda")
-    check(among_others(centring), partial(centring, backend="reference"), inputs, 1e-2)
+    check(KERNELS["centring"][0], partial(centring, backend="reference"), inputs, 1e-2)
 
 
 @pytest.mark.gpu
@@ -353,7 +344,7 @@ def test_a_probe_on_a_gpu(length, dim):
         (gated_delta_rule, lambda *a, **sizes: with_more_values(random_inputs(*a, **sizes), 2)),
         (kimi_delta_rule, kimi_inputs),
         (mesa, mesa_inputs),
-        (among_others(centring), random_inputs),
+        (KERNELS["centring"][0], random_inputs),
         (solved, probe_inputs),
     ],
 )

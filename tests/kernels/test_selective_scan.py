@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import BACKENDS, check, check_close, double, run, traced
+from cases import BACKENDS, check, check_close, double, draw, run, traced
 from formulas import convolution
 from torch import Tensor
 
@@ -30,29 +30,21 @@ def loop(u, delta, delta_bias, A, B, C, D, z) -> Tensor:
 
 def make_inputs(batch, length, channels, state, dtype=torch.float64, device="cpu", seed=0) -> list[Tensor]:
     """Random arguments in the order of `NAMES`; step sizes from 1e-3 to about 3, decays from 1 to e^-40."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    rates = torch.rand(channels, state, generator=generator, dtype=torch.float64) * state
-    tensors = (
-        normal(batch, length, channels),
-        normal(batch, length, channels),
-        2 * normal(channels) - 3,
-        -rates,
-        normal(batch, length, state),
-        normal(batch, length, state),
-        normal(channels),
-        normal(batch, length, channels),
+    sequence, states, parameter = (batch, length, channels), (batch, length, state), (channels,)
+    u, delta, bias, b, c, d, z = draw(
+        sequence, sequence, parameter, states, states, parameter, sequence, dtype=torch.float64, seed=seed
     )
-    return [t.to(device, dtype) for t in tensors]
+    rates = state * torch.rand(channels, state, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return [t.to(device, dtype) for t in (u, delta, 2 * bias - 3, -rates, b, c, d, z)]
 
 
-@pytest.mark.parametrize("length", [1, 7, 8, 9])
-def test_reference_is_the_recurrence(length):
-    inputs = make_inputs(batch=2, length=length, channels=3, state=4)
-    check(run(lambda *a: selective_scan(*a, backend="reference"), inputs), run(loop, inputs), 1e-12)
+@pytest.mark.parametrize(
+    ("length", "state", "dtype", "tolerance"),
+    [*((t, 4, torch.float64, 1e-12) for t in (1, 7, 8, 9)), *((65, n, torch.float32, 3e-6) for n in (4, 16, 64))],
+)
+def test_reference_is_the_recurrence(length, state, dtype, tolerance):
+    inputs = make_inputs(2, length, 5, state, dtype)
+    check_close(partial(selective_scan, backend="reference"), loop, inputs, tolerance)
 
 
 @pytest.mark.parametrize("length", [5, 8, 19])
@@ -70,12 +62,6 @@ def test_second_derivatives_of_the_reference(length):
     for name, e, single, stacked in zip(NAMES, expected, second(selective_scan, inputs), together, strict=True):
         torch.testing.assert_close(single, e, rtol=1e-11, atol=1e-11, msg=name)
         torch.testing.assert_close(stacked[0], e, rtol=1e-11, atol=1e-11, msg=name)
-
-
-@pytest.mark.parametrize("state", [4, 16, 64])
-def test_reference_in_float32(state):
-    inputs = make_inputs(batch=2, length=65, channels=5, state=state)
-    check(run(selective_scan, [t.float() for t in inputs]), run(loop, inputs), 3e-6)
 
 
 triton = partial(selective_scan, backend="triton")
@@ -140,21 +126,11 @@ def definition(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -
 
 
 def block_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape, scale=1.0):
-        return (scale * torch.randn(*shape, generator=generator)).to(device)
-
-    return [
-        normal(batch, length, 2 * channels),
-        normal(channels, taps),
-        normal(channels),
-        normal(rank + 2 * n, channels, scale=channels**-0.5),
-        normal(channels, rank, scale=rank**-0.5),
-        normal(channels) - 3,
-        (n * torch.rand(channels, n, generator=generator)).log().to(device),
-        normal(channels),
-    ]
+    shapes = (batch, length, 2 * channels), (channels, taps), (channels,), (rank + 2 * n, channels), (channels, rank)
+    xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, D = draw(*shapes, (channels,), (channels,), seed=seed)
+    rates = n * torch.rand(channels, n, generator=torch.Generator().manual_seed(seed))
+    scaled = x_proj * channels**-0.5, dt_proj * rank**-0.5, dt_bias - 3
+    return [x.to(device) for x in (xz, conv_weight, conv_bias, *scaled, rates.log(), D)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
