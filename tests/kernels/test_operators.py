@@ -128,7 +128,7 @@ def test_a_replica_gets_what_it_gets_alone(device, name, layout, backend):
     check_replicas(partial(function, backend=backend), inputs, dims)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", [name for name in OPERATORS if "heads" not in name])  # those PyTorch refuses
 def test_second_gradients_are_refused(device, name):
     skip_if_too_large(name, device)
     function, make = OPERATORS[name]
@@ -136,7 +136,7 @@ def test_second_gradients_are_refused(device, name):
     results = function(*inputs, backend="triton")
     total = sum(x.square().sum() for x in ([results] if isinstance(results, torch.Tensor) else results))
     gradients = torch.autograd.grad(total, [x for x in inputs if x.requires_grad], create_graph=True)
-    with pytest.raises(RuntimeError, match=r"cannot be differentiated twice|no autograd formula was registered"):
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
         sum(gradient.sum() for gradient in gradients).backward()
 
 
