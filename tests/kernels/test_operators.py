@@ -10,11 +10,12 @@ from formulas import EPS
 from test_heads import NORMED as WITH_GAINS
 from test_heads import PARTS, columns_of, frequencies
 from test_population_step import for_moments, for_parameters
-from test_recurrences import centring, kimi_inputs, mesa_inputs, probe_inputs, random_inputs, solved
+from test_recurrences import kimi_inputs, mesa_inputs, probe_inputs, random_inputs, solved
 from test_selective_scan import block_inputs, make_inputs
 from torch.utils._pytree import tree_map_only
 
 from mixerlab.kernels import fused
+from mixerlab.kernels.centring import centred
 from mixerlab.kernels.fused import Form, Part, split_heads
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule
@@ -95,7 +96,7 @@ OPERATORS = {  # with what makes the inputs of a replica
     "gated_delta_rule": (partial(gated_delta_rule, chunk_size=16), partial(random_inputs, batch=1, **SEQUENCES)),
     "kimi_delta_rule": (partial(kimi_delta_rule, chunk_size=16), partial(kimi_inputs, batch=1, heads=1, **SEQUENCES)),
     "mesa": (partial(mesa, iterations=20, chunk_size=16), partial(mesa_inputs, heads=1, **SEQUENCES)),
-    "centred": (centring, partial(random_inputs, batch=1, **SEQUENCES)),
+    "centred": (centred, partial(random_inputs, batch=1, **SEQUENCES)),
     "solved_probe": (solved, partial(probe_inputs, length=19)),
 }
 SHORT = ["short parallax", "short softmax"]  # without a reference

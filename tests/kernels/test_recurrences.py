@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import check_close, replayed, run, weights_of
+from cases import check_close, draw, replayed, run, weights_of
 from formulas import delta_rule
 
 from mixerlab.kernels.centring import centred
@@ -71,17 +71,7 @@ def exact_centring(q, k, v, log_decay, beta):
             torch.einsum("bsh,bshd->bhd", weights, x[:, : t + 1]) / weights.sum(1)[..., None] for x in (k, v)
         )
         rows.append((q[:, t] - mean_k, centred_k, centred_v, beta[:, t] * (1 - share), mean_v))
-    return joined(torch.stack(x, dim=1) for x in zip(*rows, strict=True))
-
-
-def joined(results):
-    """One tensor of all of them, because a comparison weighs one output."""
-    q, k, v, beta, mean_v = results
-    return torch.cat((*(x.flatten(2).to(beta.dtype) for x in (q, k, v, mean_v)), beta), dim=-1)
-
-
-def centring(*inputs, **options):
-    return joined(centred(*inputs, **options))
+    return [torch.stack(x, dim=1) for x in zip(*rows, strict=True)]
 
 
 def with_more_values(inputs, per_key):
@@ -119,8 +109,7 @@ def exact_probe(q, k, relative=True):
 
 
 def probe_inputs(seed, length, dim=16, dtype=F32, device="cpu"):
-    rng = torch.Generator().manual_seed(seed)
-    return [torch.randn(1, length, 2, dim, generator=rng).to(device, dtype) for _ in range(2)]
+    return draw(*[(1, length, 2, dim)] * 2, device=device, dtype=dtype, seed=seed)
 
 
 LENGTHS = [(1, 64), (63, 64), (64, 64), (65, 64), (70, 16), (23, 8)]
@@ -149,7 +138,7 @@ KERNELS = {  # each with its formula and its inputs
     ),
     "kimi": (partial(kimi_delta_rule, chunk_size=16, backend="triton"), exact_delta_rule, kimi_inputs),
     "mesa": (partial(mesa, iterations=20, chunk_size=16, backend="triton"), exact_mesa, mesa_inputs),
-    "centring": (partial(centring, backend="triton"), exact_centring, random_inputs),
+    "centring": (partial(centred, backend="triton"), exact_centring, random_inputs),
 }
 
 
@@ -176,7 +165,7 @@ def test_more_values_than_keys_also_in_parts(device, monkeypatch, length, per_ke
 
 @pytest.mark.parametrize("length", [1, 70])
 def test_centring_by_pytorch_equals_the_formula(length):
-    check(partial(centring, backend="reference"), exact_centring, random_inputs(length, length=length, dim=8), 1e-12)
+    check(partial(centred, backend="reference"), exact_centring, random_inputs(length, length=length, dim=8), 1e-12)
 
 
 FLA = {  # with the order of its arguments
@@ -327,7 +316,7 @@ def test_kimi_delta_rule_in_bfloat16(make, length, dim, chunk_size):
 @each_make
 def test_centring_in_bfloat16(make, length, dim):
     inputs = make(length, length=length, dim=dim, dtype=BF16, device="cuda")
-    check(KERNELS["centring"][0], partial(centring, backend="reference"), inputs, 1e-2)
+    check(KERNELS["centring"][0], partial(centred, backend="reference"), inputs, 1e-2)
 
 
 @pytest.mark.gpu
