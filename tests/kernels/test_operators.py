@@ -100,19 +100,31 @@ OPERATORS = {  # with what makes the inputs of a replica
     "solved_probe": (solved, partial(probe_inputs, length=19)),
 }
 SHORT = ["short parallax", "short softmax"]  # without a reference
-HEAVY = [*("split_heads", "split_heads with gains", "convolve_heads", "mamba_block"), *list(OPERATORS)[-5:]]
-# How all tensors lie, and along which axis the replicas: columns of wider tensors with more rows; a row of parameters
-# for each replica; replicas last, and every second input shared.
-LAYOUTS = {
-    "columns": lambda x, i: (F.pad(x, (1, 2, 0, 1))[..., : x.shape[-2], 1:-2], 0),
-    "parameters": lambda x, i: (F.pad(x.flatten(1), (1, 2))[:, 1:-2].unflatten(1, x.shape[1:]), 0),
+HEAVY = ["split_heads", "convolve_heads", "mamba_block", *list(OPERATORS)[-5:]]
+
+
+def columns(x):
+    """Columns of a wider tensor, of whole heads if there are any."""
+    return F.pad(x, (0, 0, 1, 2))[..., 1:-2, :] if x.ndim == 5 else F.pad(x, (1, 2))[..., 1:-2]
+
+
+def gaps(x):
+    """Sequences with positions between them, and parameters in a row of all parameters."""
+    if x.ndim > 3:
+        return F.pad(x, (0, 0) * (x.ndim - 3) + (0, 1))[:, :, :-1]
+    return F.pad(x.flatten(1), (1, 2))[:, 1:-2].unflatten(1, x.shape[1:])
+
+
+LAYOUTS = {  # how the i-th tensor lies, and along which axis its replicas; None: they share it
+    "columns": lambda x, i: (columns(x), 0),
+    "gaps": lambda x, i: (gaps(x), 0),
     "last": lambda x, i: (x[0], None) if i % 2 else (x.movedim(0, -1).contiguous(), x.ndim - 1),
 }
 REPLICAS = [(name, "last", "reference") for name in OPERATORS if name not in SHORT]
 for name in OPERATORS:
     marks = pytest.mark.slow if name in HEAVY else ()
     REPLICAS += [(name, "columns", "triton")]
-    REPLICAS += [pytest.param(name, layout, "triton", marks=marks) for layout in ("parameters", "last")]
+    REPLICAS += [pytest.param(name, layout, "triton", marks=marks) for layout in ("gaps", "last")]
 
 
 def skip_if_too_large(name, device):
