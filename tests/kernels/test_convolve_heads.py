@@ -1,11 +1,10 @@
-"""`convolve_heads` against its formula in float64: head sizes, lengths, replicas, strides, and the two mixers."""
+"""`convolve_heads` against its formula in float64: head sizes, lengths, and what the kernel does not take."""
 
 import pytest
 import torch
+from cases import BACKENDS, BFLOAT16, check, check_close, double, draw, run, same_bits, traced
 from formulas import convolution
-from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits, traced
 from test_heads import plain as split
-from torch.func import vmap
 
 from mixerlab.kernels.fused import Form, Part
 from mixerlab.kernels.short_convolution.heads import convolve_heads
@@ -67,26 +66,6 @@ def test_a_unit_norm_of_zeros_is_zero(device):
             lambda x, w: convolve_heads(x, w, [Part(2, 4, Form.UNIT_NORM)], backend="triton"), inputs
         )
     assert not norm.any() and all(gradient.isfinite().all() for gradient in gradients)
-
-
-@pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.slow)])
-def test_under_vmap(device, backend):
-    """Each replica has its own weights, in rows of a tensor of all parameters, or all share the same."""
-    convolved, parts = parts_of((1, 2), 3, "nc")
-    each = (make_inputs(2, 5, convolved, parts, 3, device, seed) for seed in range(2))
-    stacked = [torch.stack(t) for t in zip(*each, strict=True)]
-    check_replicas(lambda x, w: convolve_heads(x, w, parts, backend=backend), stacked)
-    rows = torch.cat((stacked[1].flatten(1), stacked[1].flatten(1)), dim=1)
-    channels, taps = stacked[1].shape[1:]
-
-    def with_part_of(x, row):
-        return convolve_heads(x[:, ::2], row[channels * taps :].view(channels, taps), parts, backend=backend)
-
-    check_replicas(with_part_of, [stacked[0], rows])
-    shared = stacked[1][0]
-    together = vmap(lambda x: convolve_heads(x, shared, parts, backend=backend))(stacked[0])
-    for r, x in enumerate(stacked[0]):
-        check([t[r] for t in together], convolve_heads(x, shared, parts, backend=backend))
 
 
 @pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.gpu)])

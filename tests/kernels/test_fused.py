@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 import torch
+from cases import BACKENDS, BFLOAT16, check, check_close, double, draw, run, same_bits, traced
 from formulas import EPS, convolution, plain_norm
-from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits, traced
 
 from mixerlab.kernels import fused
 from mixerlab.kernels.fused.embedding import operator as embedding_operator
@@ -145,52 +145,6 @@ def test_a_token_that_stands_almost_everywhere(device, backend, vocabulary):
     (grad,) = torch.autograd.grad(x, table, torch.full_like(x, 1.5))
     assert grad.dtype == torch.bfloat16 and torch.equal(grad[0], torch.full_like(grad[0], 1.5 * 4096))
     assert not grad[1:].any()
-
-
-@pytest.mark.parametrize("most", [256, 4])
-def test_embedding_under_vmap(device, most, monkeypatch):
-    """Weights are columns of one tensor of all parameters, at a place that no vector load can use."""
-    monkeypatch.setattr(embedding_operator, "MAX_VOCABULARY", most)
-
-    def of_table(tokens, parameters):
-        return fused.embedding(tokens, parameters[1:31].unflatten(0, (6, 5)), backend="triton")
-
-    check_replicas(of_table, [rows_of(6, (3, 2, 9), device), *draw((3, 61), device=device)])
-
-
-def mlp_of_parameters(x, parameters):
-    gate_up, down = parameters[1:].split((2 * 20 * 24, 20 * 24))
-    return fused.swiglu_mlp(x[..., ::2], gate_up.unflatten(0, (40, 24)), down.unflatten(0, (24, 20)), backend="triton")
-
-
-def gates_of_parameters(packed, parameters):
-    rate, bias = parameters[1:6], parameters[7:12]
-    return fused.gates(packed[..., :5], packed[..., 5:], bias, log_rate=rate, backend="triton")
-
-
-def second_half_convolved(x, weight, bias):
-    return short_convolution(x.chunk(2, dim=-1)[1], weight, bias, backend="triton")
-
-
-X = (3, 2, 9, 16)
-
-
-@pytest.mark.parametrize(
-    ("function", "shapes"),
-    [
-        (lambda x, y, w: fused.add_rms_norm(x, y, w, EPS, backend="triton"), (X, X, (3, 16))),
-        (lambda x, w: fused.rms_norm(x[:, ::2], w, EPS, backend="triton"), (X, (3, 16))),
-        (lambda x, w: fused.add_rms_norm(x[:, ::2], None, w, EPS, backend="triton"), (X, (3, 16))),
-        (lambda x, up: fused.swiglu(x[..., ::2], up, backend="triton"), ((3, 5, 7, 10), (3, 5, 7, 5))),
-        (lambda x: fused.swiglu_packed(x[:, 1:, :6], backend="triton"), ((3, 5, 7, 10),)),
-        (mlp_of_parameters, ((3, 2, 35, 48), (3, 1 + 3 * 20 * 24))),
-        (lambda *a: fused.linear(*a, backend="triton"), ((3, 2, 70, 24), (3, 17, 24), (3, 17))),
-        (gates_of_parameters, ((2, 2, 9, 8), (2, 13))),
-        (second_half_convolved, ((2, 2, 9, 6), (2, 3, 4), (2, 3))),
-    ],
-)
-def test_strided_tensors_under_vmap(device, function, shapes):
-    check_replicas(function, draw(*shapes, device=device))
 
 
 def test_programs_that_take_several_steps(device, monkeypatch):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
+from cases import BACKENDS, BFLOAT16, check, double, draw, run
 
 from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.fused import linear
@@ -40,18 +40,6 @@ def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, part
 def test_many_parts_are_summed_in_two_steps(device):
     (parts,) = draw((2, 1056, 5), device=device)
     check([sum_parts(parts, torch.float32)], [parts.double().sum(1)])
-
-
-def test_linear_under_vmap(device):
-    """Each replica gets the same as by itself: with its weights among other parameters, and with shared ones."""
-    x, parameters = draw((3, 2, 150, 24), (3, 500), device=device)
-
-    def of_parameters(x, parameters):
-        return linear(x[..., :12], parameters[3:195].unflatten(0, (16, 12)), backend="triton")
-
-    check_replicas(of_parameters, [x, parameters])
-    shared = [x, parameters[0]]
-    check(run(torch.func.vmap(of_parameters, (0, None)), shared), run(of_parameters, shared))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

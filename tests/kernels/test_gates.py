@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_cases import BACKENDS, BFLOAT16, FLOAT32, check, check_close, double, draw, run
+from cases import BACKENDS, BFLOAT16, FLOAT32, check, check_close, double, draw, run
 
 from mixerlab.kernels.fused.gates import gates, operator
 

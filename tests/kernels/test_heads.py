@@ -1,11 +1,9 @@
-"""`split_heads` against its formula in float64: every form, the packed gradient, replicas, odd sizes and strides."""
-
-from functools import partial
+"""`split_heads` against its formula in float64: every form, the packed gradient, odd sizes."""
 
 import pytest
 import torch
+from cases import BACKENDS, BFLOAT16, check, double, draw, run, same_bits
 from formulas import EPS, of_length_one, plain_norm, rotary
-from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits
 
 from mixerlab.kernels.fused import Form, Part, rotary_heads, split_heads
 from mixerlab.kernels.fused.heads import triton_kernels
@@ -117,40 +115,10 @@ def test_queries_and_probes_lie_as_the_backward_of_parallax_reads_them(device):
         assert pair_descriptor(q, rho, 32).base is q
 
 
-@each_list
-def test_strided_inputs_and_gradients(device, parts):
-    """A packed tensor with gaps between columns and with transposed rows; gradients as [B, H, T, D] and reversed."""
-    frequency = frequencies(WIDTH, device)
-    inputs = draw((19, 2, 2 * columns_of(parts)), *gains_of(parts), device=device)
-
-    def strided(function):
-        def results(x, *gains):
-            q, _, k, *_, last = function(x.transpose(0, 1)[..., ::2], gains)
-            return q.transpose(1, 2).contiguous(), k.flip(-1).mT.contiguous(), last
-
-        return results
-
-    ours = strided(lambda x, gains: split_heads(x, parts, frequency, gains, EPS, backend="triton")[: len(parts)])
-    check_close(ours, strided(lambda x, gains: plain(x, parts, frequency, gains)), inputs)
-
-
 def test_a_unit_norm_of_zeros_is_zero(device):
     packed = torch.zeros(1, 3, 8, device=device)
     norm, grad = run(lambda x: split_heads(x, [Part(2, 4, Form.UNIT_NORM)], backend="triton"), [packed])
     assert not norm.any() and grad.isfinite().all()
-
-
-@each_list
-def test_under_vmap(device, parts):
-    """Each replica has its own gains, at places of its row of all parameters."""
-    frequency = frequencies(WIDTH, device)
-
-    def of_replica(packed, parameters):
-        gains = [parameters[start : start + WIDTH] for start in (23, 3, 43)][: len(gains_of(parts))]
-        return split_heads(packed[:, ::2], parts, frequency, gains, EPS, backend="triton")
-
-    inputs = draw((2, 2, 9, columns_of(parts) + PADDING), (2, 61), device=device)
-    check_replicas(*((of_replica, inputs) if parts is NORMED else (partial(of_replica, parameters=()), inputs[:1])))
 
 
 @each_backend

@@ -1,13 +1,21 @@
-"""What holds of every operator: it is differentiated once, and wrong arguments are named."""
+"""What holds of every operator: replicas, strides, what a compiler takes it for, one gradient, wrong arguments."""
+
+from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
+from cases import check_replicas, draw
 from formulas import EPS
-from fused_cases import draw
+from test_heads import NORMED as WITH_GAINS
+from test_heads import PARTS, columns_of, frequencies
 from test_population_step import for_moments, for_parameters
+from test_recurrences import kimi_inputs, mesa_inputs, probe_inputs, random_inputs, solved
+from test_selective_scan import block_inputs, make_inputs
 from torch.utils._pytree import tree_map_only
 
 from mixerlab.kernels import fused
+from mixerlab.kernels.centring import centred
 from mixerlab.kernels.fused import Form, Part, split_heads
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule
@@ -26,31 +34,123 @@ from mixerlab.kernels.short_convolution.heads import convolve_heads
 from mixerlab.kernels.softmax_attention import softmax_attention
 from mixerlab.kernels.softmax_attention.operator import short_attention
 
-BF16, F32 = torch.bfloat16, torch.float32
-MAMBA = ((3, 4), (3,), (10, 3), (3, 2), (3,), (3, 4), (3,))  # conv weight, bias, x_proj, dt_proj, dt_bias, A_log, D
+F32 = torch.float32
 
 
-ONCE = {
-    "rms_norm": (lambda x, w: fused.rms_norm(x, w, EPS, backend="triton"), [(2, 8), (8,)]),
-    "linear": (lambda x, w: fused.linear(x, w, backend="triton").square(), [(2, 8), (4, 8)]),
-    "mlp": (lambda *a: fused.swiglu_mlp(*a, backend="triton"), [(3, 8), (32, 8), (8, 16)]),
-    "add_rms_norm": (lambda x, y, w: fused.add_rms_norm(x, y, w, EPS, backend="triton")[1], [(2, 8), (2, 8), (8,)]),
-    "parallax": (lambda *a: parallax_attention(*a, backend="triton"), [(1, 20, 2, 16)] * 4),
-    "short parallax": (lambda *a: parallax_short_forward(*a, 0.25), [(1, 20, 2, 16)] * 4),
-    "short softmax": (short_attention, [(1, 20, 2, 16)] * 3),
-    "softmax by PyTorch": (softmax_attention, [(1, 20, 2, 16)] * 3),
+def of(*shapes):
+    """What makes the inputs of one replica."""
+    return lambda seed: draw(*shapes, seed=seed)
+
+
+def tokens_and(seed, vocabulary, floats):
+    """Tokens `[2, 9]`, some of them without a target, and floating-point numbers."""
+    return torch.randint(vocabulary, (2, 9), generator=torch.Generator().manual_seed(seed)), *draw(floats, seed=seed)
+
+
+def losses(targets, logits, backend):
+    return fused.cross_entropy(logits, targets.where(targets > 3, -100), backend=backend)[0]
+
+
+def norm_alone(x, weight, backend):
+    return fused.add_rms_norm(x, None, weight, EPS, backend=backend)
+
+
+def gates(decay_logit, beta_logit, decay_bias, log_rate, beta_bias, backend):
+    return fused.gates(decay_logit, beta_logit, decay_bias, log_rate=log_rate, beta_bias=beta_bias, backend=backend)
+
+
+def heads(packed, *gains, parts, backend):
+    return split_heads(packed, parts, frequencies(10, packed.device), gains, EPS, backend=backend)
+
+
+def convolved(packed, weight, backend):
+    parts = [Part(1, 3, Form.UNIT_NORM), Part(2, 3, Form.COPY), Part(1, 5), Part(2, 3, Form.UNIT_NORM)]
+    return convolve_heads(packed, weight, parts, backend=backend)
+
+
+SEQUENCES = {"length": 19, "dtype": F32}
+QUERIES, KEYS = (1, 20, 2, 16), (1, 20, 1, 16)
+OPERATORS = {  # with what makes the inputs of a replica
+    "rms_norm": (partial(fused.rms_norm, eps=EPS), of((2, 9, 16), (16,))),
+    "add_rms_norm": (partial(fused.add_rms_norm, eps=EPS), of((2, 9, 16), (2, 9, 16), (16,))),
+    "add_rms_norm of nothing": (norm_alone, of((2, 9, 16), (16,))),
+    "swiglu": (fused.swiglu, of((5, 7, 5), (5, 7, 5))),
+    "swiglu_packed": (fused.swiglu_packed, of((5, 7, 6))),
+    "swiglu_mlp": (fused.swiglu_mlp, of((2, 35, 24), (40, 24), (24, 20))),
+    "linear": (fused.linear, of((2, 150, 12), (17, 12))),
+    "linear with a bias": (fused.linear, of((2, 70, 24), (17, 24), (17,))),
+    "gates": (gates, of((2, 9, 5), (2, 9, 3), (5,), (5,), (3,))),
+    "embedding": (fused.embedding, partial(tokens_and, vocabulary=6, floats=(6, 5))),
+    "embedding of many tokens": (fused.embedding, partial(tokens_and, vocabulary=300, floats=(300, 5))),
+    "cross_entropy": (losses, partial(tokens_and, vocabulary=11, floats=(2, 9, 11))),
+    "split_heads": (partial(heads, parts=PARTS), of((2, 9, columns_of(PARTS) + 3))),
+    "split_heads with gains": (partial(heads, parts=WITH_GAINS), of((2, 9, columns_of(WITH_GAINS) + 3), *[(10,)] * 3)),
+    "convolve_heads": (convolved, of((1, 3, 21), (9, 3))),
+    "short_convolution": (short_convolution, of((2, 9, 3), (3, 4), (3,))),
+    "selective_scan": (selective_scan, lambda seed: make_inputs(2, 3, 3, 4, F32, seed=seed)),
+    "mamba_block": (mamba_block, lambda seed: block_inputs(2, 5, 3, 4, 2, 4, "cpu", seed)),
+    "parallax_attention": (parallax_attention, of(QUERIES, QUERIES, KEYS, KEYS)),
+    "short parallax": (lambda *a, backend: parallax_short_forward(*a, 0.25), of(*[QUERIES] * 4)),
+    "short softmax": (lambda *a, backend: short_attention(*a), of(*[QUERIES] * 3)),
+    "softmax by PyTorch": (lambda *a, backend: softmax_attention(*a), of(*[QUERIES] * 3)),
+    "gated_delta_rule": (partial(gated_delta_rule, chunk_size=16), partial(random_inputs, batch=1, **SEQUENCES)),
+    "kimi_delta_rule": (partial(kimi_delta_rule, chunk_size=16), partial(kimi_inputs, batch=1, heads=1, **SEQUENCES)),
+    "mesa": (partial(mesa, iterations=20, chunk_size=16), partial(mesa_inputs, heads=1, **SEQUENCES)),
+    "centred": (centred, partial(random_inputs, batch=1, **SEQUENCES)),
+    "solved_probe": (solved, partial(probe_inputs, length=19)),
 }
+SHORT = ["short parallax", "short softmax"]  # without a reference
+HEAVY = ["split_heads", "convolve_heads", "mamba_block", *list(OPERATORS)[-5:]]
 
 
-@pytest.mark.parametrize("name", ONCE)
-def test_second_gradients_are_refused(device, name):
-    function, shapes = ONCE[name]
-    if device == "cuda" and name.startswith("short"):
+def columns(x):
+    """Columns of a wider tensor, of whole heads if there are any."""
+    return F.pad(x, (0, 0, 1, 2))[..., 1:-2, :] if x.ndim == 5 else F.pad(x, (1, 2))[..., 1:-2]
+
+
+def gaps(x):
+    """Sequences with positions between them, and parameters in a row of all parameters."""
+    if x.ndim > 3:
+        return F.pad(x, (0, 0) * (x.ndim - 3) + (0, 1))[:, :, :-1]
+    return F.pad(x.flatten(1), (1, 2))[:, 1:-2].unflatten(1, x.shape[1:])
+
+
+LAYOUTS = {  # how the i-th tensor lies, and along which axis its replicas; None: they share it
+    "columns": lambda x, i: (columns(x), 0),
+    "gaps": lambda x, i: (gaps(x), 0),
+    "last": lambda x, i: (x[0], None) if i % 2 else (x.movedim(0, -1).contiguous(), x.ndim - 1),
+}
+REPLICAS = [(name, "last", "reference") for name in OPERATORS if name not in SHORT]
+for name in OPERATORS:
+    marks = pytest.mark.slow if name in HEAVY else ()
+    REPLICAS += [(name, "columns", "triton")]
+    REPLICAS += [pytest.param(name, layout, "triton", marks=marks) for layout in ("gaps", "last")]
+
+
+def skip_if_too_large(name, device):
+    if device == "cuda" and name in SHORT:
         pytest.skip("full-precision products of these tiles do not fit a multiprocessor")
-    inputs = [x.requires_grad_() for x in draw(*shapes, device=device)]
-    (grad,) = torch.autograd.grad(function(*inputs).square().sum(), inputs[1], create_graph=True)
+
+
+@pytest.mark.parametrize(("name", "layout", "backend"), REPLICAS)
+def test_a_replica_gets_what_it_gets_alone(device, name, layout, backend):
+    skip_if_too_large(name, device)
+    function, make = OPERATORS[name]
+    inputs = [torch.stack(x).to(device) for x in zip(*map(make, range(2)), strict=True)]
+    inputs, dims = zip(*(LAYOUTS[layout](x, i) for i, x in enumerate(inputs)), strict=True)
+    check_replicas(partial(function, backend=backend), inputs, dims)
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATORS if "heads" not in name])  # those PyTorch refuses
+def test_second_gradients_are_refused(device, name):
+    skip_if_too_large(name, device)
+    function, make = OPERATORS[name]
+    inputs = [x.to(device).requires_grad_(x.is_floating_point()) for x in make(0)]
+    results = function(*inputs, backend="triton")
+    total = sum(x.square().sum() for x in ([results] if isinstance(results, torch.Tensor) else results))
+    gradients = torch.autograd.grad(total, [x for x in inputs if x.requires_grad], create_graph=True)
     with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
-        grad.sum().backward()
+        sum(gradient.sum() for gradient in gradients).backward()
 
 
 def zeros(*shape, dtype=F32):
@@ -60,8 +160,7 @@ def zeros(*shape, dtype=F32):
 ROTARY, NORMED = Part(2, 4, Form.ROTARY), Part(1, 4, Form.RMS_NORM)
 X, QKV = zeros(2, 3, 8), [zeros(1, 4, 2, 8)] * 4
 DELTA = [zeros(2, 5, 2, 16)] * 3 + [zeros(2, 5, 2)] * 2
-BLOCK = [zeros(*shape) for shape in ((2, 5, 6), *MAMBA)]
-SCAN = [zeros(2, 5, 3), zeros(2, 5, 3), zeros(3), zeros(3, 4), zeros(2, 5, 4), zeros(2, 5, 4), zeros(3), zeros(2, 5, 3)]
+BLOCK, SCAN = (OPERATORS[name][1](0) for name in ("mamba_block", "selective_scan"))
 CACHED = [zeros(2, 1, 4, 16)] * 2 + [zeros(2, 40, 2, 16)] * 2
 ROWS = zeros(1, 130, dtype=torch.int64)
 
@@ -79,7 +178,7 @@ WRONG = [
     (fused.swiglu_mlp, (zeros(3, 8), zeros(30, 8), zeros(8, 16)), {}, r"pass gate_up \[2 H, D\] and down \[D, H\]"),
     (fused.embedding, (ROWS[0], zeros(2, 3, 5)), {}, r"weight has shape \(2, 3, 5\)"),
     (fused.linear, (zeros(2, 8), zeros(4, 7)), {}, r"weight has shape \(4, 7\) and x \(2, 8\)"),
-    (fused.linear, (zeros(2, 8), zeros(4, 8, dtype=BF16)), {}, "x is torch.float32 and weight torch.bfloat16"),
+    (fused.linear, (zeros(2, 8), zeros(4, 8).bfloat16()), {}, "x is torch.float32 and weight torch.bfloat16"),
     (fused.cross_entropy, (zeros(2, 3, 5), ROWS[0, :2]), {}, r"targets \(2,\)"),
     (split_heads, (X, [Part(3, 4)]), {}, r"packed has shape \(2, 3, 8\).* 12 columns"),
     (split_heads, (X, [ROTARY], zeros(4)), {}, r"inverse_frequency has shape \(4,\): heads of 4 need \(2,\)"),

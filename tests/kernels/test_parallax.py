@@ -2,19 +2,35 @@
 
 from functools import partial
 
+import cases
 import pytest
 import torch
-from parallax_cases import assert_close, draw, relative_errors, run
+from cases import draw_attention as draw
 
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
+from mixerlab.kernels.parallax.reference import parallax_reference
 from mixerlab.kernels.parallax.triton_tiles import pair_descriptor
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 TOLERANCE = {BF16: 1e-2, FP16: 2e-3, FP32: 1e-5}
 gpu = pytest.mark.gpu
+triton_attention = partial(parallax_attention, backend="triton")
 every_dtype = pytest.mark.parametrize(
     "dtype", [FP32, pytest.param(BF16, marks=gpu), pytest.param(FP16, marks=gpu)], ids=str
 )
+
+
+def run(function, tensors, **options):
+    """For the output gradient that stands last."""
+    return cases.run(partial(function, **options), tensors[:-1], tensors[-1:])
+
+
+def assert_close(tensors, tolerance, *, scale=None, window=None) -> None:
+    """The kernels within `tolerance` of float64, in norm and in every entry, of the output and every gradient."""
+    got = run(triton_attention, tensors, scale=scale, window=window)
+    assert all(x.dtype == tensors[0].dtype for x in got)
+    scale = tensors[0].shape[-1] ** -0.5 if scale is None else scale
+    cases.check(got, run(parallax_reference, cases.double(tensors), scale=scale, window=window), tolerance, entries=1)
 
 
 @pytest.mark.sampled(4)
@@ -114,7 +130,7 @@ def test_large_logits(length, dtype, device):
 @pytest.mark.parametrize("length", [70, pytest.param(200, marks=gpu)])
 def test_no_probe_is_softmax_attention(length, dtype, device):
     q, _, k, v, d_o = draw(length, 16, batch=1, dtype=dtype, device=device)
-    got = run(parallax_attention, [q, torch.zeros_like(q), k, v, d_o], backend="triton")
+    got = run(triton_attention, [q, torch.zeros_like(q), k, v, d_o])
 
     def softmax_attention(q, k, v):
         q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
@@ -122,14 +138,13 @@ def test_no_probe_is_softmax_attention(length, dtype, device):
 
     expected = run(softmax_attention, [q, k, v, d_o.double()])
     del got[2]  # the probe has a gradient, softmax attention has no probe
-    for x, y in zip(got, expected, strict=True):
-        assert (x.double() - y).norm() <= TOLERANCE[dtype] * y.norm()
+    cases.check(got, expected, TOLERANCE[dtype])
 
 
 @gpu
 def test_deterministic(device):
     tensors = draw(1000, 64, heads=4, kv_heads=2, dtype=BF16, device=device)
-    first, second = (run(parallax_attention, tensors, backend="triton") for _ in range(2))
+    first, second = (run(triton_attention, tensors) for _ in range(2))
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
@@ -140,10 +155,7 @@ def test_agrees_with_fla(backend, window, device):
     tensors = draw(40, 16, heads=4, kv_heads=2, batch=1, device=device)
     ours = run(parallax_attention, tensors, window=window, scale=0.3, backend=backend)
     theirs = run(naive, tensors, window_size=window, scale=0.3)
-    assert all(max(e) < 2e-5 for e in relative_errors(ours, [x.double() for x in theirs]).values())
-
-
-triton_attention = partial(parallax_attention, backend="triton")
+    cases.check(ours, theirs, 2e-5, entries=1)
 
 
 def test_dispatch(monkeypatch):
@@ -160,19 +172,6 @@ def test_dispatch(monkeypatch):
         parallax_backend(cuda, torch.float64, 64, "triton")
     with pytest.raises(ValueError, match="head dim 129"):
         parallax_backend(cuda, torch.bfloat16, 129, "triton")
-
-
-def test_replicas_under_vmap(device):
-    """Stacked replicas that share rho and v, with autograd outside, equal one call each."""
-    draws = [draw(40, 16, heads=2, kv_heads=1, batch=1, device=device) for _ in range(2)]
-    shared = 1, 3
-    tensors = [torch.stack(x) if i not in shared else x[0] for i, x in enumerate(zip(*draws, strict=True))]
-    got = run(torch.func.vmap(triton_attention, in_dims=(0, None, 0, None)), tensors)
-    singles = [run(triton_attention, [x if i in shared else x[r] for i, x in enumerate(tensors)]) for r in range(2)]
-    for i, x in enumerate(got):
-        one_by_one = [single[i] for single in singles]
-        expected = sum(one_by_one) if i - 1 in shared else torch.stack(one_by_one)
-        torch.testing.assert_close(x, expected)
 
 
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)])

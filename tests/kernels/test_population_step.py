@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from cases import draw
 
 from mixerlab.kernels.optimizer.population_step import update_moments, update_parameters
 
@@ -17,18 +18,13 @@ def state(device):
     return {name: torch.tensor(value, device=device) for name, value in ON_STATE.items()}
 
 
-def normal(device, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return lambda *shape: torch.randn(shape, generator=generator).to(device)
-
-
 def for_moments(device, matrices, nesterov=False):
     """Keyword arguments; the gradients of the replicas are of norm 0.07, 70 and 700, so that two are clipped."""
-    draw = normal(device, matrices)
+    gradient, first, second = draw(*[(REPLICAS, SIZE)] * 3, device=device, seed=matrices)
     return {
-        "gradient": draw(REPLICAS, SIZE) * torch.tensor([[1e-3], [1.0], [10.0]], device=device),
-        "first_moment": draw(REPLICAS, SIZE),
-        "second_moment": draw(REPLICAS, SIZE).square(),
+        "gradient": gradient * torch.tensor([[1e-3], [1.0], [10.0]], device=device),
+        "first_moment": first,
+        "second_moment": second.square(),
         **state(device),
         "matrices": matrices,
         "momentum": 0.9,
@@ -39,20 +35,26 @@ def for_moments(device, matrices, nesterov=False):
 
 
 def for_parameters(device, matrices, step=4.0):
-    draw = normal(device, matrices)
+    sizes = *[(REPLICAS, SIZE)] * 3, (REPLICAS, matrices), (SIZE,), (SIZE,), (4, STEPS)
+    parameters, first, second, polar, scale, decay, schedule = draw(*sizes, device=device, seed=matrices)
     return {
-        "parameters": draw(REPLICAS, SIZE),
-        "polar": draw(REPLICAS, matrices),
-        "first_moment": draw(REPLICAS, SIZE),
-        "second_moment": draw(REPLICAS, SIZE).square(),
+        "parameters": parameters,
+        "polar": polar,
+        "first_moment": first,
+        "second_moment": second.square(),
         "step": torch.tensor(step, device=device),
         "active": torch.tensor(ON_STATE["active"], device=device),
         "lr": torch.tensor([0.1, 0.2, 0.03], device=device),
-        "column_scale": draw(SIZE).abs(),
-        "column_decay": (torch.arange(SIZE, device=device) < 700) + 0.1 * draw(SIZE).abs(),
-        "schedule": 0.1 + draw(4, STEPS).abs(),
+        "column_scale": scale.abs(),
+        "column_decay": (torch.arange(SIZE, device=device) < 700) + 0.1 * decay.abs(),
+        "schedule": 0.1 + schedule.abs(),
         "eps": 1e-7,
     }
+
+
+def assert_same(ours, expected, *names):
+    for name in names:
+        torch.testing.assert_close(ours[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -61,8 +63,7 @@ def test_moments_are_the_references(device, matrices, nesterov):
     ours, expected, before = (for_moments(device, matrices, nesterov) for _ in range(3))
     ahead = update_moments(**ours, backend="triton")
     torch.testing.assert_close(ahead, update_moments(**expected, backend="reference"), rtol=1e-5, atol=1e-6)
-    for name in ("first_moment", "second_moment"):
-        torch.testing.assert_close(ours[name], expected[name], rtol=1e-5, atol=1e-6)
+    assert_same(ours, expected, "first_moment", "second_moment")
     assert torch.equal(ours["second_moment"][:, :matrices], before["second_moment"][:, :matrices])
     assert torch.equal(ours["gradient"], before["gradient"])
     for name, value in (("step", 5.0), ("active", [1.0, 0.0, 1.0]), ("steps_taken", [5.0, 2.0, 5.0])):
@@ -95,7 +96,7 @@ def test_parameters_are_the_references(device, matrices, step):
     ours, expected, before = (for_parameters(device, matrices, step) for _ in range(3))
     update_parameters(**ours, backend="triton")
     update_parameters(**expected, backend="reference")
-    torch.testing.assert_close(ours["parameters"], expected["parameters"], rtol=1e-5, atol=1e-6)
+    assert_same(ours, expected, "parameters")
     assert (ours["parameters"][::2] != before["parameters"][::2]).float().mean() > 0.99
     for name in ("first_moment", "second_moment", "polar"):
         assert torch.equal(ours[name], before[name])
@@ -122,5 +123,4 @@ def test_norms_of_more_columns_than_one_block_a_program(device, monkeypatch, pro
     monkeypatch.setattr(triton_kernels, "NORM_PROGRAMS", programs)
     monkeypatch.setattr(triton_kernels, "NORM_BLOCK", block)
     update_moments(**ours, backend="triton")
-    for name in ("first_moment", "second_moment"):
-        torch.testing.assert_close(ours[name], expected[name], rtol=1e-5, atol=1e-6)
+    assert_same(ours, expected, "first_moment", "second_moment")

@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import check_close, draw, replayed, run, weights_of
 from formulas import delta_rule
-from recurrences import blank_inputs, check, check_graphs, check_replicas, random_inputs, value_and_grads, weights_of
 
 from mixerlab.kernels.centring import centred
 from mixerlab.kernels.common.chunked import to_chunks
@@ -18,6 +18,27 @@ from mixerlab.kernels.mesa import mesa
 from mixerlab.kernels.mesa.reference import build_systems, conjugate_gradients
 
 F32, BF16 = torch.float32, torch.bfloat16
+check = partial(check_close, least=0.1, entries=3)
+
+
+def random_inputs(seed, batch=2, length=17, heads=2, dim=16, dtype=torch.float64, device="cpu"):
+    """Unit queries and keys, every fourth key repeated (a task's blank token), slow and fast decays."""
+    rng = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(batch, length, heads, dim, generator=rng, dtype=torch.float64) for _ in range(3))
+    k[:, ::4] = k[:, :1].clone()
+    q, k = (torch.nn.functional.normalize(x, dim=-1) for x in (q, k))
+    log_decay = -(torch.rand(batch, length, heads, generator=rng, dtype=torch.float64) ** 3) * 2
+    beta = torch.rand(batch, length, heads, generator=rng, dtype=torch.float64)
+    gates = torch.promote_types(dtype, torch.float32)
+    return [x.to(device, dtype) for x in (q, k, v)] + [x.to(device, gates) for x in (log_decay, beta)]
+
+
+def blank_inputs(seed, **sizes):
+    """70 % of the positions hold one key, long steps, slow decay: what a task with blanks looks like."""
+    q, k, v, log_decay, beta = random_inputs(seed, **sizes)
+    blank = torch.rand(k.shape[:3], generator=torch.Generator().manual_seed(seed))[..., None] < 0.7
+    k = torch.where(blank.to(k.device), k[:, :1], k)
+    return [q, k, v, 0.005 * log_decay, 0.5 + 0.5 * beta]
 
 
 def exact_delta_rule(q, k, v, log_decay, beta, scale=None):
@@ -50,26 +71,7 @@ def exact_centring(q, k, v, log_decay, beta):
             torch.einsum("bsh,bshd->bhd", weights, x[:, : t + 1]) / weights.sum(1)[..., None] for x in (k, v)
         )
         rows.append((q[:, t] - mean_k, centred_k, centred_v, beta[:, t] * (1 - share), mean_v))
-    return joined(torch.stack(x, dim=1) for x in zip(*rows, strict=True))
-
-
-def joined(results):
-    """One tensor of all of them, because a comparison weighs one output."""
-    q, k, v, beta, mean_v = results
-    return torch.cat((*(x.flatten(2).to(beta.dtype) for x in (q, k, v, mean_v)), beta), dim=-1)
-
-
-def centring(*inputs, **options):
-    return joined(centred(*inputs, **options))
-
-
-def among_others(function, **options):
-    """`function` of values that stand among other columns, as in a packed projection."""
-
-    def kernel(q, k, v, *rest):
-        return function(q, k, torch.cat((k, v), dim=2)[:, :, k.shape[2] :], *rest, backend="triton", **options)
-
-    return kernel
+    return [torch.stack(x, dim=1) for x in zip(*rows, strict=True)]
 
 
 def with_more_values(inputs, per_key):
@@ -107,8 +109,7 @@ def exact_probe(q, k, relative=True):
 
 
 def probe_inputs(seed, length, dim=16, dtype=F32, device="cpu"):
-    rng = torch.Generator().manual_seed(seed)
-    return [torch.randn(1, length, 2, dim, generator=rng).to(device, dtype) for _ in range(2)]
+    return draw(*[(1, length, 2, dim)] * 2, device=device, dtype=dtype, seed=seed)
 
 
 LENGTHS = [(1, 64), (63, 64), (64, 64), (65, 64), (70, 16), (23, 8)]
@@ -136,8 +137,8 @@ KERNELS = {  # each with its formula and its inputs
         random_inputs,
     ),
     "kimi": (partial(kimi_delta_rule, chunk_size=16, backend="triton"), exact_delta_rule, kimi_inputs),
-    "mesa": (among_others(mesa, iterations=20, chunk_size=16), exact_mesa, mesa_inputs),
-    "centring": (among_others(centring), exact_centring, random_inputs),
+    "mesa": (partial(mesa, iterations=20, chunk_size=16, backend="triton"), exact_mesa, mesa_inputs),
+    "centring": (partial(centred, backend="triton"), exact_centring, random_inputs),
 }
 
 
@@ -164,21 +165,7 @@ def test_more_values_than_keys_also_in_parts(device, monkeypatch, length, per_ke
 
 @pytest.mark.parametrize("length", [1, 70])
 def test_centring_by_pytorch_equals_the_formula(length):
-    check(partial(centring, backend="reference"), exact_centring, random_inputs(length, length=length, dim=8), 1e-12)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "make"),
-    [
-        (KERNELS["gated"][0], partial(random_inputs, batch=1)),
-        (kimi_delta_rule, kimi_inputs),
-        (partial(solved, backend="reference"), probe_inputs),
-        pytest.param(solved, probe_inputs, marks=pytest.mark.slow),
-        *(pytest.param(*KERNELS[name][::2], marks=pytest.mark.slow) for name in ("kimi", "mesa", "centring")),
-    ],
-)
-def test_under_vmap(device, kernel, make):
-    check_replicas(kernel, [make(seed, length=19, dtype=F32, device=device) for seed in (1, 2)])
+    check(partial(centred, backend="reference"), exact_centring, random_inputs(length, length=length, dim=8), 1e-12)
 
 
 FLA = {  # with the order of its arguments
@@ -192,8 +179,8 @@ FLA = {  # with the order of its arguments
 def test_reference_equals_fla(place):
     (operator, make, order, tolerance), (module, _, name) = FLA[place], place.rpartition(".")
     theirs, inputs = getattr(pytest.importorskip(f"fla.ops.{module}"), name), make(5, length=70, dtype=F32)
-    expected = value_and_grads(lambda *x: theirs(*(x[i] for i in order))[0], inputs)
-    torch.testing.assert_close(value_and_grads(operator, inputs), expected, rtol=tolerance, atol=tolerance / 10)
+    expected = run(lambda *x: theirs(*(x[i] for i in order))[0], inputs)
+    torch.testing.assert_close(run(operator, inputs), expected, rtol=tolerance, atol=tolerance / 10)
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])
@@ -241,12 +228,13 @@ def test_thirty_steps_of_mesa_reach_the_stated_residual(gamma, distinct_keys):
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 def test_gradients_of_mesa_whose_squares_vanish(device, backend):
     """A loss at late positions reaches early ones through small decays: the gradient there is small, but not zero."""
-    leaves = [x.requires_grad_() for x in mesa_inputs(3, length=20, dtype=F32, device=device)]
-    out = mesa(*leaves, chunk_size=16, backend=backend)
-    weights = weights_of(out)
-    whole = torch.autograd.grad(out, leaves, weights, retain_graph=True)
-    small = torch.autograd.grad(out, leaves, 2.0**-90 * weights)
-    torch.testing.assert_close([2.0**90 * gradient for gradient in small], list(whole), rtol=1e-4, atol=1e-5)
+    inputs, function = (
+        mesa_inputs(3, length=20, dtype=F32, device=device),
+        partial(mesa, chunk_size=16, backend=backend),
+    )
+    (weights,) = weights_of([inputs[0]])
+    whole, small = (run(function, inputs, [scale * weights])[1:] for scale in (1.0, 2.0**-90))
+    torch.testing.assert_close([2.0**90 * gradient for gradient in small], whole, rtol=1e-4, atol=1e-5)
 
 
 def test_later_positions_change_nothing_of_mesa(device):
@@ -264,8 +252,7 @@ def test_a_decay_that_leaves_nothing_to_centre(device):
     inputs[3][:, [3, 66]] = -200.0
     check(KERNELS["centring"][0], exact_centring, inputs, 1e-5)
     inputs[4][:, :3] = 0.0  # no weight at all
-    results, gradients = value_and_grads(KERNELS["centring"][0], inputs)
-    assert all(x.isfinite().all() for x in (results, *gradients))
+    assert all(x.isfinite().all() for x in run(KERNELS["centring"][0], inputs))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +316,7 @@ def test_kimi_delta_rule_in_bfloat16(make, length, dim, chunk_size):
 @each_make
 def test_centring_in_bfloat16(make, length, dim):
     inputs = make(length, length=length, dim=dim, dtype=BF16, device="cuda")
-    check(among_others(centring), partial(centring, backend="reference"), inputs, 1e-2)
+    check(KERNELS["centring"][0], partial(centred, backend="reference"), inputs, 1e-2)
 
 
 @pytest.mark.gpu
@@ -346,9 +333,14 @@ def test_a_probe_on_a_gpu(length, dim):
         (gated_delta_rule, lambda *a, **sizes: with_more_values(random_inputs(*a, **sizes), 2)),
         (kimi_delta_rule, kimi_inputs),
         (mesa, mesa_inputs),
-        (among_others(centring), random_inputs),
+        (KERNELS["centring"][0], random_inputs),
         (solved, probe_inputs),
     ],
 )
 def test_in_a_compiled_function_and_a_cuda_graph(function, make):
-    check_graphs(function, make(1, length=70, dim=32, dtype=BF16, device="cuda"))
+    inputs = make(1, length=70, dim=32, dtype=BF16, device="cuda")
+    expected = run(function, inputs)
+    torch.testing.assert_close(run(torch.compile(function, fullgraph=True), inputs), expected, rtol=0, atol=0)
+    weights = weights_of(expected[:1])
+    captured = replayed(lambda *x: run(function, x, weights), [torch.zeros_like(x) for x in inputs], inputs)
+    torch.testing.assert_close(captured, expected, rtol=0, atol=0)

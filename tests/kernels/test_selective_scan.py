@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import BACKENDS, check, check_close, double, draw, run, traced
 from formulas import convolution
-from fused_cases import BACKENDS, check, check_close, check_replicas, double, run, traced
 from torch import Tensor
 
 from mixerlab.kernels.fused import linear
@@ -30,29 +30,21 @@ def loop(u, delta, delta_bias, A, B, C, D, z) -> Tensor:
 
 def make_inputs(batch, length, channels, state, dtype=torch.float64, device="cpu", seed=0) -> list[Tensor]:
     """Random arguments in the order of `NAMES`; step sizes from 1e-3 to about 3, decays from 1 to e^-40."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    rates = torch.rand(channels, state, generator=generator, dtype=torch.float64) * state
-    tensors = (
-        normal(batch, length, channels),
-        normal(batch, length, channels),
-        2 * normal(channels) - 3,
-        -rates,
-        normal(batch, length, state),
-        normal(batch, length, state),
-        normal(channels),
-        normal(batch, length, channels),
+    sequence, states, parameter = (batch, length, channels), (batch, length, state), (channels,)
+    u, delta, bias, b, c, d, z = draw(
+        sequence, sequence, parameter, states, states, parameter, sequence, dtype=torch.float64, seed=seed
     )
-    return [t.to(device, dtype) for t in tensors]
+    rates = state * torch.rand(channels, state, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return [t.to(device, dtype) for t in (u, delta, 2 * bias - 3, -rates, b, c, d, z)]
 
 
-@pytest.mark.parametrize("length", [1, 7, 8, 9])
-def test_reference_is_the_recurrence(length):
-    inputs = make_inputs(batch=2, length=length, channels=3, state=4)
-    check(run(lambda *a: selective_scan(*a, backend="reference"), inputs), run(loop, inputs), 1e-12)
+@pytest.mark.parametrize(
+    ("length", "state", "dtype", "tolerance"),
+    [*((t, 4, torch.float64, 1e-12) for t in (1, 7, 8, 9)), *((65, n, torch.float32, 3e-6) for n in (4, 16, 64))],
+)
+def test_reference_is_the_recurrence(length, state, dtype, tolerance):
+    inputs = make_inputs(2, length, 5, state, dtype)
+    check_close(partial(selective_scan, backend="reference"), loop, inputs, tolerance)
 
 
 @pytest.mark.parametrize("length", [5, 8, 19])
@@ -70,12 +62,6 @@ def test_second_derivatives_of_the_reference(length):
     for name, e, single, stacked in zip(NAMES, expected, second(selective_scan, inputs), together, strict=True):
         torch.testing.assert_close(single, e, rtol=1e-11, atol=1e-11, msg=name)
         torch.testing.assert_close(stacked[0], e, rtol=1e-11, atol=1e-11, msg=name)
-
-
-@pytest.mark.parametrize("state", [4, 16, 64])
-def test_reference_in_float32(state):
-    inputs = make_inputs(batch=2, length=65, channels=5, state=state)
-    check(run(selective_scan, [t.float() for t in inputs]), run(loop, inputs), 3e-6)
 
 
 triton = partial(selective_scan, backend="triton")
@@ -113,18 +99,6 @@ def test_triton_in_bfloat16(device, shape):
     check_triton(shape, torch.bfloat16, 2 * 2**-8, device)
 
 
-def test_triton_takes_strided_inputs(device):
-    """Halves and thirds of one projection, and arguments with another memory order."""
-    u, delta, delta_bias, A, B, C, D, z = make_inputs(2, 9, 3, 4, dtype=torch.float32, device=device)
-    expected = run(loop, double([u, delta, delta_bias, A, B, C, D, z]))
-    u, z = torch.cat((u, z), dim=-1).chunk(2, dim=-1)
-    B, C = torch.cat((B, C), dim=-1).chunk(2, dim=-1)
-    delta = delta.transpose(1, 2).contiguous().transpose(1, 2)
-    columns = torch.cat((B.new_zeros(3, 1), A, B.new_zeros(3, 2)), dim=1)[:, 1:5]  # of a wider matrix
-    for rates in (A.T.contiguous().T, columns):
-        check(run(triton, [u, delta, delta_bias, rates, B, C, D, z]), expected, 2e-6)
-
-
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 def test_extreme_decays_stay_finite(device, backend):
     """Steps of 100 against rates of -64: each decay underflows to 0, and nothing becomes inf or NaN."""
@@ -136,14 +110,6 @@ def test_extreme_decays_stay_finite(device, backend):
     actual = run(lambda *a: selective_scan(*a, backend=backend), inputs, [grad])
     for a, e in zip(actual, expected, strict=True):
         torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("backend", "shape"), [("reference", (2, 35, 3, 4)), ("triton", (2, 3, 3, 4))])
-def test_under_vmap(device, backend, shape):
-    """Replicas differ in every argument, including the parameters A, D and delta_bias: each uses its own."""
-    replicas = (make_inputs(*shape, torch.float32, device, seed=s) for s in range(2))
-    stacked = [torch.stack(ts) for ts in zip(*replicas, strict=True)]
-    check_replicas(lambda *a: selective_scan(*a, backend=backend), stacked)
 
 
 # (batch, T, channels, N, rank, taps)
@@ -160,21 +126,11 @@ def definition(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -
 
 
 def block_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape, scale=1.0):
-        return (scale * torch.randn(*shape, generator=generator)).to(device)
-
-    return [
-        normal(batch, length, 2 * channels),
-        normal(channels, taps),
-        normal(channels),
-        normal(rank + 2 * n, channels, scale=channels**-0.5),
-        normal(channels, rank, scale=rank**-0.5),
-        normal(channels) - 3,
-        (n * torch.rand(channels, n, generator=generator)).log().to(device),
-        normal(channels),
-    ]
+    shapes = (batch, length, 2 * channels), (channels, taps), (channels,), (rank + 2 * n, channels), (channels, rank)
+    xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, D = draw(*shapes, (channels,), (channels,), seed=seed)
+    rates = n * torch.rand(channels, n, generator=torch.Generator().manual_seed(seed))
+    scaled = x_proj * channels**-0.5, dt_proj * rank**-0.5, dt_bias - 3
+    return [x.to(device) for x in (xz, conv_weight, conv_bias, *scaled, rates.log(), D)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -205,10 +161,3 @@ def test_block_at_size(device, shape):
     for position in (0, 3, 4):
         inputs[position] = inputs[position].bfloat16()
     check(run(mamba_block, inputs), run(parts, inputs), 4e-3)
-
-
-@pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.slow)])
-def test_block_under_vmap(device, backend):
-    replicas = (block_inputs(2, 5, 3, 4, 2, 4, device, seed) for seed in range(2))
-    stacked = [torch.stack(tensors) for tensors in zip(*replicas, strict=True)]
-    check_replicas(lambda *a: mamba_block(*a, backend=backend), stacked, tolerance=1e-5)

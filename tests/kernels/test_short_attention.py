@@ -4,10 +4,12 @@ With float32 products in the interpreter, and through the public functions on a 
 16-bit inputs.
 """
 
+import cases
 import pytest
 import torch
+from cases import draw_attention as draw
+from cases import replayed
 from formulas import attention
-from parallax_cases import draw, run
 
 from mixerlab.kernels.parallax import parallax_attention
 from mixerlab.kernels.parallax.operator import is_short as is_short_parallax
@@ -44,18 +46,19 @@ KINDS = {
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+def run(function, tensors):
+    """For the output gradient that stands last."""
+    return cases.run(function, tensors[:-1], tensors[-1:])
+
+
 def check(kind, tensors, function=None, tolerance=None) -> None:
     short, _, formula, taken = KINDS[kind]
     tensors = [tensors[i] for i in taken]
-    tolerance = tolerance or TOLERANCE[tensors[0].dtype]
-    exact = run(formula, [x.double() for x in tensors])
-    for number, (got, expected) in enumerate(zip(run(function or short, tensors), exact, strict=True)):
-        assert got.dtype == tensors[0].dtype
-        difference = got.double() - expected
-        # At a length of one some gradients are zero.
-        size, largest = max(expected.norm(), 1), max(expected.abs().max(), 1)
-        errors = (difference.norm() / size).item(), (difference.abs().max() / largest).item()
-        assert max(errors) <= tolerance, (number, errors)
+    got = run(function or short, tensors)
+    assert all(x.dtype == tensors[0].dtype for x in got)
+    # At a length of one some gradients are zero.
+    exact = run(formula, cases.double(tensors))
+    cases.check(got, exact, tolerance or TOLERANCE[tensors[0].dtype], least=1, entries=1)
 
 
 @each_kind
@@ -76,31 +79,6 @@ def test_sharp_logits_and_large_probes(kind, device):
     q[..., 16:] /= 600
     k[:, 1::2, :, :16] = k[:, 0:99:2, :, :16]
     check(kind, [30 * q, rho, 30 * k, v, d_o], tolerance=2e-3)
-
-
-@each_kind
-def test_strides(kind, device):
-    q, rho, k, v, d_o = draw(70, 16, batch=2, device=device)
-    packed = torch.cat([k, v], dim=-1)
-    tensors = [
-        q.transpose(1, 2).contiguous().transpose(1, 2),
-        rho.transpose(1, 3).contiguous().transpose(1, 3),
-        packed[..., :16],
-        packed[..., 16:],
-        d_o[:1, :1, :, :1].expand_as(d_o),
-    ]
-    assert not any(x.is_contiguous() for x in tensors)
-    check(kind, tensors)
-
-
-@each_kind
-def test_replicas_under_vmap(kind, device):
-    short, *_, taken = KINDS[kind]
-    draws = [[draw(20, 16, batch=1, device=device)[i] for i in taken] for _ in range(3)]
-    got = run(torch.func.vmap(short), [torch.stack(x) for x in zip(*draws, strict=True)])
-    singles = [run(short, tensors) for tensors in draws]
-    for i, x in enumerate(got):
-        torch.testing.assert_close(x, torch.stack([single[i] for single in singles]))
 
 
 def test_what_is_short():
@@ -133,11 +111,6 @@ def test_every_length_on_a_gpu(length, head_dim, dtype, kind, device):
 def test_deterministic_also_in_a_cuda_graph_that_follows_new_inputs(kind, device):
     _, function, _, taken = KINDS[kind]
     tensors, fresh = ([draw(100, 64, batch=64, dtype=BF16, device=device)[i] for i in taken] for _ in range(2))
-    run(function, tensors)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = run(function, tensors)
-    for x, new in zip(tensors, fresh, strict=True):
-        x.copy_(new)
-    graph.replay()
-    assert all(torch.equal(x, y) for x, y in zip(captured, run(function, tensors), strict=True))
+    expected = run(function, fresh)
+    captured = replayed(lambda *x: run(function, x), tensors, fresh)
+    assert all(torch.equal(x, y) for x, y in zip(captured, expected, strict=True))
