@@ -93,11 +93,11 @@ def turned(x: Tensor) -> Tensor:
     return x.mT.contiguous() if x.ndim > 1 else x
 
 
-def check_replicas(function, inputs: list[Tensor], dims: list[int | None]) -> None:
+def check_replicas(function, inputs: list[Tensor], dims: list[int | None], tolerance: float) -> None:
     """Under vmap over `dims` each replica gets the same as by itself, and operators are traced as they run.
 
     By itself it gets contiguous inputs and gradients, together gradients that are transposed. A gradient of an input
-    that replicas share is the sum of theirs. Products of a batch may add in another order than those of a replica.
+    that replicas share is the sum of theirs.
     """
 
     def transposed(*inputs):
@@ -114,7 +114,7 @@ def check_replicas(function, inputs: list[Tensor], dims: list[int | None]) -> No
         found = run(function, own, [turned(g[r]) for g in grads])
         alone.append([*map(turned, found[: len(grads)]), *found[len(grads) :]])
     for actual, dim, each in zip(together, [0] * len(grads) + of_inputs, zip(*alone, strict=True), strict=True):
-        check([actual], [sum(each) if dim is None else torch.stack(each, dim)], 1e-5)
+        check([actual], [sum(each) if dim is None else torch.stack(each, dim)], tolerance)
 
 
 def replayed(function, inputs: list[Tensor], fresh: list[Tensor]):

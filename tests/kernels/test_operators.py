@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import check_replicas, draw
+from cases import FLOAT32, check_replicas, draw
 from formulas import EPS
 from test_heads import NORMED as WITH_GAINS
 from test_heads import PARTS, columns_of, frequencies
@@ -100,7 +100,8 @@ OPERATORS = {  # with what makes the inputs of a replica
     "solved_probe": (solved, partial(probe_inputs, length=19)),
 }
 SHORT = ["short parallax", "short softmax"]  # without a reference
-HEAVY = ["split_heads", "convolve_heads", "mamba_block", *list(OPERATORS)[-5:]]
+RECURRENCES = list(OPERATORS)[-5:]
+HEAVY = ["split_heads", "convolve_heads", "mamba_block", *RECURRENCES]
 
 
 def columns(x):
@@ -138,7 +139,8 @@ def test_a_replica_gets_what_it_gets_alone(device, name, layout, backend):
     function, make = OPERATORS[name]
     inputs = [torch.stack(x).to(device) for x in zip(*map(make, range(2)), strict=True)]
     inputs, dims = zip(*(LAYOUTS[layout](x, i) for i, x in enumerate(inputs)), strict=True)
-    check_replicas(partial(function, backend=backend), inputs, dims)
+    # Their products of a batch add in another order than those of a replica.
+    check_replicas(partial(function, backend=backend), inputs, dims, 1e-5 if name in RECURRENCES else FLOAT32)
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATORS if "heads" not in name])  # those PyTorch refuses
