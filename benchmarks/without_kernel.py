@@ -20,6 +20,7 @@ The shapes are a MAD cell (16 tokens, length 128) and one of `experiment=challen
 """
 
 import gc
+import itertools
 import statistics
 import sys
 import time
@@ -39,7 +40,6 @@ from mixerlab.config.building import TaskShape
 
 REPLICAS, ROUNDS, STEPS = 3, 8, 10
 MIXERS = ("parallax", "mamba", "gdn", "affine_mesa", "attn", "mesa")
-FIRST = 3  # mixers, at all shapes before the others
 SHAPES = {"MAD": TaskShape(16, 128), "challenge": TaskShape(256, 1024)}
 # The operators that a variant leaves out, in `kernels`.
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -203,8 +203,7 @@ def main() -> None:
     args = options_on_gpu(parser)
     end = time.monotonic() + args.seconds
     table, rows = Table(args.output, "without_kernel"), []
-    groups = args.mixers[:FIRST], args.mixers[FIRST:]
-    for mixer, shape in ((mixer, shape) for group in groups for shape in SHAPES for mixer in group):
+    for mixer, shape in itertools.product(args.mixers, SHAPES):
         if time.monotonic() > end:
             break
         base = Built(mixer, shape)
@@ -222,7 +221,7 @@ def main() -> None:
             except Exception as error:  # of any type: the other variants are worth measuring
                 print(*label.values(), f"is no number: {type(error).__name__}: {error}", flush=True)
                 continue
-            rows.append(label | {"calls without": left} | compared(base, other))
+            rows.append(label | compared(base, other))
             table.add(rows[-1])
             del other
             gc.collect()

@@ -24,7 +24,6 @@ from mixerlab.sweeps.report.compare import compare
 from mixerlab.sweeps.tables.swept import spread_out
 
 LONGEST_RECALL = ("icr_challenge", "1024-2048"), ("ncr_vocab_challenge", "512-2048")
-PAIRS = 6  # of these two and three seeds
 
 
 def make(folder: Path, scratch: Path) -> None:
@@ -51,17 +50,19 @@ def make(folder: Path, scratch: Path) -> None:
 
 def levels_lines(sides: Mapping[str, pd.DataFrame]) -> list[list[str]]:
     """Attention and two Parallaxes on the levels of the last, and pairs of task and seed that learned the longest."""
-    lines, pairs = [["task", "level", *sides]], {side: 0 for side in sides}
+    lines: list[list[str]] = [["task", "level", *sides]]
+    pairs: dict[str, list[bool]] = {side: [] for side in sides}
     places = sides["Parallax"][["task", "setting"]].drop_duplicates().itertuples(index=False, name=None)
     for task, level in sorted(places, key=place_rank):
         lines.append([task, level])
         for side, rows in sides.items():
             learned, cell = learned_and_best(rows[(rows["task"] == task) & (rows["setting"] == level)])
             lines[-1].append(cell)
-            pairs[side] += sum(map(bool, learned)) if (task, level) in LONGEST_RECALL else 0
-    attention, *others = pairs.values()
-    lines.append(["recall at 2,048", "task and seed", *(f"{count} of {PAIRS}" for count in pairs.values())])
-    return [*lines, ["", "p", "", *(f"{fisher(count, attention, PAIRS):.3f}" for count in others)]]
+            pairs[side] += map(bool, learned) if (task, level) in LONGEST_RECALL else []
+    (each,) = set(map(len, pairs.values()))
+    attention, *others = map(sum, pairs.values())
+    lines.append(["recall at 2,048", "task and seed", *(f"{count} of {each}" for count in (attention, *others))])
+    return [*lines, ["", "p", "", *(f"{fisher(count, attention, each):.3f}" for count in others)]]
 
 
 def fisher(more: int, fewer: int, each: int) -> float:

@@ -86,10 +86,10 @@ def p_value(difference: float, *errors: Error) -> float:
     return 1 - (2 / math.pi * (angle + share) if odd else share)
 
 
-def kept_by_holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
-    """Which of several differences are told apart when all are corrected for their number, by Holm's method."""
+def kept_by_holm(p_values: Sequence[float]) -> list[bool]:
+    """Which of several differences are told apart at 5% when they are corrected for their number, by Holm's method."""
     in_order = sorted(p_values)
-    count = next((i for i, p in enumerate(in_order) if p > level / (len(in_order) - i)), len(in_order))
+    count = next((i for i, p in enumerate(in_order) if p > 0.05 / (len(in_order) - i)), len(in_order))
     return [p in in_order[:count] for p in p_values]
 
 

@@ -100,7 +100,7 @@ OPERATORS = {  # with what makes the inputs of a replica
     "solved_probe": (solved, partial(probe_inputs, length=19)),
 }
 SHORT = ["short parallax", "short softmax"]  # without a reference
-RECURRENCES = list(OPERATORS)[-5:]
+RECURRENCES = ["gated_delta_rule", "kimi_delta_rule", "mesa", "centred", "solved_probe"]
 HEAVY = ["split_heads", "convolve_heads", "mamba_block", *RECURRENCES]
 
 
