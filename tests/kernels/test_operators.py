@@ -123,9 +123,8 @@ LAYOUTS = {  # how the i-th tensor lies, and along which axis its replicas; None
 }
 REPLICAS = [(name, "last", "reference") for name in OPERATORS if name not in SHORT]
 for name in OPERATORS:
-    marks = pytest.mark.slow if name in HEAVY else ()
-    REPLICAS += [(name, "columns", "triton")]
-    REPLICAS += [pytest.param(name, layout, "triton", marks=marks) for layout in ("gaps", "last")]
+    REPLICAS += [(name, "columns", "triton"), pytest.param(name, "gaps", "triton", marks=pytest.mark.slow)]
+    REPLICAS += [pytest.param(name, "last", "triton", marks=pytest.mark.slow if name in HEAVY else ())]
 
 
 def skip_if_too_large(name, device):
