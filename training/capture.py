@@ -5,9 +5,10 @@ addresses. A later run that launches the same operations on tensors of the same 
 captures nothing.
 """
 
+import gc
 import logging
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -55,6 +56,20 @@ def graph_key(
     return run_id({**config, **dict.fromkeys(not_seen), **computed, "code": [code["mixer"], code["training"]]})
 
 
+@contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+    """What the device is given inside becomes `graph`."""
+    collected = gc.isenabled()
+    gc.disable()  # a forgotten graph that is destroyed meanwhile makes the capture invalid (PyTorch's 161037)
+    try:
+        # The outer context restores the current stream if capturing fails, which PyTorch's own does not.
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=pool):
+            yield
+    finally:
+        if collected:
+            gc.enable()
+
+
 class SharedMemory:
     """A memory pool for graphs that are never replayed at the same time. It lives as long as this or one of them."""
 
@@ -66,7 +81,7 @@ class SharedMemory:
         self.empty = torch.cuda.CUDAGraph()
         for generator in generators:
             self.empty.register_generator_state(generator)
-        with torch.cuda.graph(self.empty):
+        with _capturing(self.empty):
             torch.zeros((), device="cuda")
         self.pool = self.empty.pool()
 
@@ -129,8 +144,7 @@ class Captured:
             # and PyTorch when another graph goes (issue 193402). So it shall come from the pool, which stays.
             torch._C._cuda_clearCublasWorkspaces()
             try:
-                # The outer context restores the current stream if capturing fails, which PyTorch's own does not.
-                with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self.graph, pool=memory.pool):
+                with _capturing(self.graph, memory.pool):
                     self.result = function(self.argument)
             except Exception:
                 memory.recover(self.graph, generators)

@@ -101,6 +101,8 @@ def test_what_is_short():
 @pytest.mark.parametrize("head_dim", [8, 12, 16, 32, 64, 80, 128])
 @pytest.mark.parametrize("length", [*LENGTHS, 129])
 def test_every_length_on_a_gpu(length, head_dim, dtype, kind, device):
+    if kind == "softmax" and head_dim == 128:
+        pytest.skip("PyTorch's kernels compute these")
     # The gradients of one sequence of two may nearly cancel; those of eight do not all.
     tensors = draw(length, head_dim, batch=2 if length > 2 else 8, dtype=dtype, device=device)
     check(kind, tensors, KINDS[kind][1])

@@ -197,6 +197,24 @@ def test_graphs_of_fewer_replicas_are_shared_too(tmp_path, captured):
 
 
 @pytest.mark.gpu
+def test_a_forgotten_graph_is_not_destroyed_while_another_is_captured():
+    """That would make the capture invalid."""
+    forgotten = [torch.cuda.CUDAGraph()]
+    with torch.cuda.graph(forgotten[0]):
+        torch.zeros((), device="cuda")
+
+    def plus_one(x):
+        if torch.cuda.is_current_stream_capturing():
+            cycle = [forgotten.pop()]
+            cycle.append(cycle)
+            del cycle
+            [[] for _ in range(100_000)]  # so many new objects start a collection
+        return x + 1
+
+    assert Captured(plus_one, [], torch.zeros(3, device="cuda"))(torch.ones(3, device="cuda")).tolist() == [2, 2, 2]
+
+
+@pytest.mark.gpu
 def test_capturing_changes_no_state_and_keeps_the_functions_tensors_alive():
     counter, total, held = torch.zeros((), device="cuda"), torch.zeros(3, device="cuda"), torch.ones(3, device="cuda")
     alive = weakref.ref(held)
