@@ -1,10 +1,11 @@
 """AdamW beside Muon."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 from makers import common
+from makers.common import CELL, PLACE, write_in_page
 
 from mixerlab.records.names import is_challenge
 
@@ -19,14 +20,16 @@ def make(folder: Path, scratch: Path) -> None:
     muon = pd.concat([common.rows_in("table", common.EARLIER), attention, former], ignore_index=True)
     recipes = {}
     for optimizer, rows, rates in (("AdamW", adamw, common.ADAMW_RATES), ("Muon", muon, common.RATES)):
-        seeds = common.best_of_seeds(rows[rows["mixer"].isin(["attn", "parallax"])], rates)
-        recipes[optimizer] = seeds.groupby(["task", "setting", "seed"]).filter(lambda both: len(both) == 2)
-    cells, others = (seeds.index.droplevel(["mixer", "seed"]) for seeds in recipes.values())
-    recipes["Muon"] = recipes["Muon"][others.isin(cells)]
+        seeds = common.best_of_seeds(rows.merge(adamw[CELL].drop_duplicates()), rates)
+        recipes[optimizer] = seeds.groupby([*PLACE, "seed"]).filter(lambda both: len(both) == 2)
     (folder / "beside_muon.md").write_text(common.recipe_table(recipes))
-    common.write_in_page(folder, "gains", gains_lines(recipes), 1)
-    common.write_in_page(folder, "learned", learned_lines(recipes), 1)
-    common.write_in_page(folder, "longer", longer_lines(adamw, common.rows_in("adamw", "longer.tar.xz")), 2)
+    seeds = pd.concat(recipes, names=["optimizer"])
+    places = seeds.index.droplevel(["optimizer", "mixer", "seed"])
+    by_kind = {kind: seeds[places.isin(own)] for kind, own in kinds_of(places.unique()).items()}
+    seeds = pd.concat(by_kind, names=["levels"])
+    write_in_page(folder, "gains", gains_table(seeds["accuracy"]))
+    write_in_page(folder, "learned", learned_table(seeds))
+    write_in_page(folder, "longer", longer_table(adamw, common.rows_in("adamw", "longer.tar.xz")))
 
 
 def kinds_of(places: Iterable[Place]) -> dict[str, list[Place]]:
@@ -41,33 +44,28 @@ def kinds_of(places: Iterable[Place]) -> dict[str, list[Place]]:
     }
 
 
-def gains_lines(recipes: Mapping[str, pd.DataFrame]) -> list[list[str]]:
+def gains_table(accuracy: pd.Series) -> pd.DataFrame:
     """What Parallax gains over attention with each optimizer, by seed of those that have all levels of the kind."""
-    gains = {optimizer: common.gain_of(seeds).unstack(["task", "setting"]) for optimizer, seeds in recipes.items()}
-    lines = [["levels", *gains]]
-    for kind, places in kinds_of(gains["AdamW"]).items():
-        sides = [own[places].dropna().mean(axis=1).sort_index() for own in gains.values()]
-        lines.append([kind, *(", ".join(f"{gain:+.3f}" for gain in side) for side in sides)])
-    return lines
+
+    def by_seed(gains: pd.Series) -> str:
+        return ", ".join(map("{:+.3f}".format, gains.unstack(PLACE).dropna().mean(axis=1)))
+
+    by_mixer = accuracy.unstack("mixer", sort=False)
+    gains = (by_mixer["parallax"] - by_mixer["attn"]).groupby(["levels", "optimizer"], sort=False)
+    return gains.agg(by_seed).unstack(sort=False)
 
 
-def learned_lines(recipes: Mapping[str, pd.DataFrame]) -> list[list[str]]:
+def learned_table(seeds: pd.DataFrame) -> pd.DataFrame:
     """How many replicas learned a level, 90% once."""
-    counts = pd.concat(recipes, names=["optimizer"]).groupby(["optimizer", "mixer", "task", "setting"])
-    by_level = counts[["learned", "replicas"]].sum().unstack(["task", "setting"])
-    lines = [["levels", *(f"{mixer}, {optimizer}" for optimizer, mixer in by_level.index)]]
-    for kind, places in kinds_of(by_level["learned"]).items():
-        own = [by_level[of][places].sum(axis=1).astype(int) for of in ("learned", "replicas")]
-        lines.append([kind, *(f"{some} of {count}" for some, count in zip(*own, strict=True))])
-    return lines
+    counts = seeds.groupby(["levels", "optimizer", "mixer"], sort=False)[["learned", "replicas"]].sum().astype(str)
+    table = (counts["learned"] + " of " + counts["replicas"]).unstack(["optimizer", "mixer"], sort=False)
+    return table.set_axis([f"{mixer}, {optimizer}" for optimizer, mixer in table], axis=1)
 
 
-def longer_lines(usual: pd.DataFrame, longer: pd.DataFrame) -> list[list[str]]:
+def longer_table(usual: pd.DataFrame, longer: pd.DataFrame) -> pd.DataFrame:
     """The accuracy of each seed of the longer runs, beside the usual ones of their cells, seeds and rate."""
-    key = ["task", "setting", "mixer", "epochs", "seed"]
-    both = pd.concat([usual[usual["lr"].isin(longer["lr"].unique())], longer])
-    accuracy = both.set_index(key).sort_index()["official_accuracy"].unstack(["mixer", "epochs"]).dropna()
-    lines = [["task", "level", *(f"{mixer}, {epochs} epochs" for mixer, epochs in accuracy)]]
-    for place, seeds in accuracy.groupby(["task", "setting"]):
-        lines.append([*place, *(", ".join(map("{:.3f}".format, own)) for _, own in seeds.items())])
-    return lines
+    both = pd.concat([usual[usual["lr"].isin(longer["lr"].unique())], longer]).sort_values(["epochs", "mixer"])
+    accuracy = both.pivot(index=[*PLACE, "seed"], columns=["mixer", "epochs"], values="official_accuracy").dropna()
+    table = accuracy.groupby(PLACE).agg(lambda seeds: ", ".join(map("{:.3f}".format, seeds)))
+    table = table.set_axis([f"{mixer}, {epochs} epochs" for mixer, epochs in table], axis=1)
+    return table.rename_axis(["task", "level"])

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
-from makers.common import copy_files, noted
+from makers.common import copy_files, markdown
 
 from mixerlab.analyse import write as write_analysis
 from mixerlab.records.names import TASKS, in_order
@@ -78,52 +78,42 @@ def claims() -> Iterator[Claim]:
 
 def make(folder: Path, scratch: Path) -> None:
     """The figures and tables of `mixerlab analyse` from its rows, and the paper's claims; not the score maps."""
-    frames = {
+    studies = {
         path.name.partition(".")[0]: pd.read_csv(path, dtype={"variant": str}).fillna({"variant": ""})
         for path in sorted(folder.glob("*.csv.xz"))
     }
-    rows = pd.concat(frames, names=["study"]).reset_index("study")
+    rows = pd.concat(studies, names=["study"]).reset_index("study")
     rows = rows[rows["moment"] != "official"]
-    (folder / "claims.md").write_text(claims_of_paper(rows, CLAIMS_NOTE))
+    (folder / "claims.md").write_text(markdown(claims_table(rows), CLAIMS_NOTE))
     # Figures and ranks are of the last epoch too: the epochs of the lowest perplexity differ between optimizers.
     own = rows[rows["study"] == "optimizers"]
     write_analysis(pd.concat([own, own[own["epochs"] == own["epochs"].max()].assign(moment="official")]), scratch)
     copy_files(scratch, folder, ["correction.png", "scores.png", "training.png", "stable_ranks.md"])
 
 
-def claims_of_paper(rows: pd.DataFrame, note: str) -> str:
-    """The claims of which `rows` have both sides."""
+def claims_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The claims of which `rows` have both sides, by task and on their mean; without tasks if there is one only."""
     tasks = in_order(rows["task"], TASKS)
-    lines = [["claim of the paper", *tasks, "mean of the tasks", "verdict"]]
+    lines = {}
     for text, sign, one, other in claims():
-        difference = (by_task_and_seed(rows, one) - by_task_and_seed(rows, other)).dropna()
-        if difference.empty:
-            continue
-        by_task = [list(difference.get(task, ())) for task in tasks]
-        mean = list(difference.groupby("seed").mean())
-        found = sign_of(mean)
-        verdict = ("open", "holds", "contrary")[found * sign] if sign else ("none found", "differs", "differs")[found]
-        if {-1, 1} <= {found, *map(sign_of, by_task)}:
-            verdict = "mixed"
-        shown = [
-            f"{fmean(own):+.3g} ± {half_width(error_of_mean(own)):.2g}" if len(own) > 1 else ""
-            for own in (*by_task, mean)
-        ]
-        lines.append([text, *shown, verdict])
-    if len(tasks) == 1:
-        lines = [[line[0], *line[2:]] for line in lines]
-        lines[0][1] = "difference"
-    return noted(lines, 1, note)
+        seeds = (measured(rows, one) - measured(rows, other)).unstack("task")
+        seeds["mean of the tasks"] = seeds.mean(axis=1)
+        seeds = seeds.loc[:, seeds.count() > 1]
+        if not seeds.empty:
+            means = seeds.mean()
+            halves = seeds.apply(lambda own: half_width(error_of_mean(own.dropna().tolist())))
+            signs = np.sign(means).where(means.abs() > halves, 0).astype(int)
+            found = signs["mean of the tasks"]
+            verdict = ("open", "holds", "contrary")[found * sign] if sign else ("none found", "differs")[abs(found)]
+            lines[text] = {name: f"{means[name]:+.3g} ± {halves[name]:.2g}" for name in seeds}
+            lines[text]["verdict"] = "mixed" if {-1, 1} <= set(signs) else verdict
+    columns = [*tasks, "mean of the tasks"] if len(tasks) > 1 else ["mean of the tasks"]
+    table = pd.DataFrame.from_dict(lines, "index", columns=[*columns, "verdict"]).rename_axis("claim of the paper")
+    return table if len(tasks) > 1 else table.rename(columns={"mean of the tasks": "difference"})
 
 
-def sign_of(seeds: list[float]) -> int:
-    """0 if the interval includes 0, or if there is none."""
-    middle = fmean(seeds) if len(seeds) > 1 else 0.0
-    return 0 if middle == 0 or abs(middle) <= half_width(error_of_mean(seeds)) else 1 if middle > 0 else -1
-
-
-def by_task_and_seed(rows: pd.DataFrame, one: Measured) -> pd.Series:
-    """The measure of each run."""
+def measured(rows: pd.DataFrame, one: Measured) -> pd.Series:
+    """The measure of each run, by task and seed."""
     one = one._replace(layer=rows["layer"].max()) if one.layer == LAST else one
     for key, value in one._asdict().items():
         rows = rows[rows[key] == value] if value is not None else rows

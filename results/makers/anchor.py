@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from makers import common
 
@@ -22,45 +21,41 @@ def make(folder: Path, scratch: Path) -> None:
     madlab = rows[rows["schedule"] == "constant"]
     decays = {f"weight decay {key:g}": common.best_of_seeds(own, RATES) for key, own in madlab.groupby("weight_decay")}
     (folder / "accuracy.md").write_text(common.recipe_table(decays))
-    means = means_lines(decays["weight decay 0"].xs(0, level="seed")["accuracy"])
-    common.write_in_page(folder, "means", means, 1)
+    common.write_in_page(folder, "means", means_table(decays["weight decay 0"].xs(0, level="seed")["accuracy"]))
     plain = madlab[(madlab["weight_decay"] == 0) & (madlab["seed"] == 0)]
-    common.write_in_page(folder, "rates", rates_lines(plain), 2)
-    common.write_in_page(folder, "mesanet", mesanet_lines(rows[rows["schedule"] == "cosine"]), 1)
+    common.write_in_page(folder, "rates", rates_table(plain))
+    common.write_in_page(folder, "mesanet", mesanet_table(rows[rows["schedule"] == "cosine"]))
 
 
-def means_lines(accuracy: pd.Series) -> list[list[str]]:
+def means_table(accuracy: pd.Series) -> pd.DataFrame:
     """By task and mixer the mean over settings, how many of them reach 0.9, and the mean less published ones."""
     by_task = accuracy.groupby(["mixer", "task"])
-    means, reached = by_task.mean(), (accuracy > 0.9).groupby(["mixer", "task"]).agg(["sum", "size"])
-    columns = {}
+    means = by_task.mean()
+    texts = by_task.agg(lambda own: f"{own.mean():.3f} ({(own > 0.9).sum()}/{len(own)})")
+    table = pd.DataFrame(index=pd.Index([*TASKS, "RMSE"], name="task"))
     for mixer, beside in BESIDE.items():
-        cells = [(mixer, task) for task in TASKS]
-        columns[mixer] = [f"{means[cell]:.3f} ({'/'.join(map(str, reached.loc[cell]))})" for cell in cells] + [""]
+        table[mixer] = texts[mixer]
         for key in beside:
-            numbers = read_published()[key].numbers
-            theirs = [numbers[Name(task), mixer.partition(",")[0]] for task in TASKS]
-            changes = [means[cell] - number for cell, number in zip(cells, theirs, strict=True)]
-            rmse = (sum(change**2 for change in changes) / len(changes)) ** 0.5
-            columns[f"{mixer} less {TABLES[key]}"] = [*(f"{change:+.3f}" for change in changes), f"{rmse:.3f}"]
-    return [["task", *columns], *map(list, zip([*TASKS, "RMSE"], *columns.values(), strict=True))]
+            name, numbers = f"{mixer} less {TABLES[key]}", read_published()[key].numbers
+            change = means[mixer] - pd.Series({task: numbers[Name(task), mixer.partition(",")[0]] for task in TASKS})
+            table[name] = change.map("{:+.3f}".format)
+            table.loc["RMSE", name] = f"{(change**2).mean() ** 0.5:.3f}"
+    return table
 
 
-def rates_lines(rows: pd.DataFrame) -> list[list[str]]:
+def rates_table(rows: pd.DataFrame) -> pd.DataFrame:
     """The mean over settings, by task, mixer and rate, and at each setting's best rate, of what has rates above."""
-    cells = rows.pivot_table("official_accuracy", ["task", "mixer", "setting"], "lr")
-    cells = cells[cells.notna().sum(axis=1) > len(RATES)].assign(best=cells.max(axis=1))
-    means = cells.groupby(level=["task", "mixer"]).mean()
-    lines = [[*place, *("" if np.isnan(mean) else f"{mean:.3f}" for mean in own)] for place, own in means.iterrows()]
-    return [["task", "mixer", *(f"{rate:g}" for rate in means.columns[:-1]), "best of each setting"], *lines]
+    cells = rows.pivot_table("official_accuracy", common.CELL, "lr").rename(columns="{:g}".format)
+    cells = cells[cells.notna().sum(axis=1) > len(RATES)].assign(**{"best of each setting": cells.max(axis=1)})
+    means = cells.groupby(["task", "mixer"]).mean()
+    return means.map("{:.3f}".format, na_action="ignore")
 
 
-def mesanet_lines(rows: pd.DataFrame) -> list[list[str]]:
+def mesanet_table(rows: pd.DataFrame) -> pd.DataFrame:
     """The published mean on `mem`, and those of MesaNet's recipe: at each setting's best rate of its grid, or above."""
     above = rows["lr"].map(", {:g}".format).where(rows["lr"] > MESANETS_LARGEST, "")
     best = rows.groupby(["mixer", rows["embedding"] + above, "setting"])["official_accuracy"].max()
     means = best.groupby(level=[0, 1]).mean().unstack()
     published = read_published()["mesanet"].numbers
     means.insert(0, "MesaNet paper", [published[Name("mem"), name.partition(",")[0]] for name in means.index])
-    lines = [[mixer, *("" if np.isnan(mean) else f"{mean:.3f}" for mean in own)] for mixer, own in means.iterrows()]
-    return [["mixer", *means], *lines]
+    return means.map("{:.3f}".format, na_action="ignore")

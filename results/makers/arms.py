@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from makers.common import FORMER, RECORDS, learned_and_best, mean_change, rows_in, write_in_page
+from makers import common
+from makers.common import PLACE, mean_change, rows_in, write_in_page
 
 from mixerlab.records.best import Selection
 from mixerlab.records.names import TASKS, is_challenge, place_rank
@@ -16,33 +17,14 @@ LONG = ("seq_len-512", "seq_len-1024")
 
 
 def make(folder: Path, scratch: Path) -> None:
-    """Parallax's four arms, over the settings that all have, and what each of the two choices changes."""
     rows = rows_in("arms")
     challenge = rows["task"].map(is_challenge)
-    write_in_page(folder, "challenge", challenge_lines(rows[challenge]), 2)
+    write_in_page(folder, "challenge", challenge_table(rows[challenge]))
+    write_in_page(folder, "layers", layers_table(rows_in("arms", "layers.csv.xz")))
     rows = rows[~challenge]
-    write_in_page(folder, "layers", layers_lines(rows_in("arms", "layers.csv.xz")), 2)
-    long = rows["setting"].isin(LONG)
-    rows["group"] = rows["task"].where(~long, rows["task"] + ", " + rows["setting"])
-    best = at_best_rate(rows, [*ARM, "task", "setting"], "clean")
-    seeds = best.groupby([*ARM, "group", "seed"])["clean_accuracy"].mean().unstack(ARM).dropna()
-    tasks = seeds[seeds.index.isin(TASKS, level="group")]
-    means = {"mean": tasks, "mean without fcr": tasks.drop("fcr")}
-    averaged = [(name, own.groupby("seed").mean()) for name, own in means.items()]
-    lines = []
-    for task, accuracies in [*tasks.groupby("group"), *averaged, *seeds.drop(tasks.index).groupby("group")]:
-        effects = [mean_change(effect(accuracies, choice)) for choice in ARM]
-        lines.append([task, *(f"{mean:.3f}" for mean in accuracies.mean()), *effects])
-    names = [name_of(arm) for arm in seeds]
-    header = ["task", *names, "effect of W_R zero", "effect of rotating rho"]
-    write_in_page(folder, "arms", [header, *lines], 1)
-    write_in_page(folder, "means", means_lines(rows), 2)
-    learned = rows.assign(learned=np.isfinite(rows["steps_to_90"])).groupby(["task", "setting"])
-    counts = learned.filter(lambda own: 0 < own["learned"].sum() < len(own))
-    counts = counts.groupby(["task", "setting", *ARM])["learned"].sum().unstack(ARM)
-    counts = counts.loc[sorted(counts.index, key=place_rank)]
-    shares = [[*cell, *(str(int(count)) for count in row)] for cell, row in counts.iterrows()]
-    write_in_page(folder, "learned", [["task", "setting", *names], *shares], 2)
+    write_in_page(folder, "arms", arms_table(rows))
+    write_in_page(folder, "means", means_table(rows[~rows["setting"].isin(LONG)]))
+    write_in_page(folder, "learned", learned_table(rows))
 
 
 def name_of(arm: tuple[bool, bool]) -> str:
@@ -56,44 +38,69 @@ def effect(accuracies: pd.DataFrame, choice: str) -> pd.Series:
     return means[True] - means[False]
 
 
-def means_lines(rows: pd.DataFrame) -> list[list[str]]:
+def arms_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """All arms, over the settings that all have, and what each of the two choices changes."""
+    rows = rows.assign(task=rows["task"].where(~rows["setting"].isin(LONG), rows["task"] + ", " + rows["setting"]))
+    best = at_best_rate(rows, [*ARM, *PLACE], "clean")
+    seeds = best.groupby([*ARM, "task", "seed"])["clean_accuracy"].mean().unstack(ARM).dropna()
+    tasks = seeds[seeds.index.isin(TASKS, level="task")]
+    means = {"mean": tasks.groupby("seed").mean(), "mean without fcr": tasks.drop("fcr").groupby("seed").mean()}
+    seeds = pd.concat([tasks, pd.concat(means, names=["task"]), seeds.drop(tasks.index)])
+    table = seeds.groupby("task", sort=False).mean().map("{:.3f}".format)
+    table.columns = [name_of(arm) for arm in seeds]
+    for name, choice in zip(("W_R zero", "rotating rho"), ARM, strict=True):
+        table[f"effect of {name}"] = effect(seeds, choice).groupby("task", sort=False).agg(mean_change)
+    return table
+
+
+def means_table(rows: pd.DataFrame) -> pd.DataFrame:
     """What the choices and whole arms change in the mean over settings, by what chooses and by which accuracy."""
-    lines = [["mean over settings", "of", "W_R zero", "rho rotated", "arm zero, rotated", "arm zero, not rotated"]]
     measures: dict[str, tuple[Selection, str]] = {
         "test, chosen on validation": ("clean", "clean_accuracy"),
         "test, chosen on test": ("official", "official_accuracy"),
         "validation, chosen on it": ("clean", "clean_val_accuracy"),
     }
-    short = rows[rows["group"].isin(TASKS)]
-    for settings, own in {"all": short, "without fcr": short[short["task"] != "fcr"]}.items():
+    changes = {}
+    for settings, own in {"all": rows, "without fcr": rows[rows["task"] != "fcr"]}.items():
         for told, (selection, accuracy) in measures.items():
-            best = at_best_rate(own, [*ARM, "task", "setting"], selection)
+            best = at_best_rate(own, [*ARM, *PLACE], selection)
             tasks = best.groupby([*ARM, "task", "seed"])[accuracy].mean()
             arms = tasks.groupby([*ARM, "seed"]).mean().unstack(ARM)
-            changes = [effect(arms, choice) for choice in ARM]
-            changes += [arms[True, rotated] - arms[AUTHORS] for rotated in (True, False)]
-            lines.append([settings, told, *map(mean_change, changes)])
-    return lines
+            changes[settings, told] = {
+                "W_R zero": effect(arms, ARM[0]),
+                "rho rotated": effect(arms, ARM[1]),
+                "arm zero, rotated": arms[True, True] - arms[AUTHORS],
+                "arm zero, not rotated": arms[True, False] - arms[AUTHORS],
+            }
+    table = pd.DataFrame.from_dict(changes, "index").map(mean_change)
+    return table.rename_axis(["mean over settings", "of"])
 
 
-def challenge_lines(others: pd.DataFrame) -> list[list[str]]:
+def learned_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """How many replicas of each arm learned a setting, where some did and some did not."""
+    learned = rows.assign(learned=np.isfinite(rows["steps_to_90"]))
+    counts = learned.groupby([*PLACE, *ARM])["learned"].sum().unstack(ARM)
+    some = learned.groupby(PLACE)["learned"].mean().between(0, 1, inclusive="neither")
+    counts = counts.loc[sorted(counts.index[some], key=place_rank)]
+    return counts.map("{:.0f}".format).set_axis(map(name_of, counts), axis=1)
+
+
+def challenge_table(others: pd.DataFrame) -> pd.DataFrame:
     """All arms on the levels that these two were run on, with their seeds."""
-    both = [rows_in("challenge", file) for file in (RECORDS, FORMER)]
+    both = [rows_in("challenge", file) for file in (common.RECORDS, common.FORMER)]
     rows = pd.concat([*(own[own["mixer"] == "parallax"] for own in both), others], join="inner")
-    cell = ["task", "setting"]
-    rows = rows.merge(others[[*cell, "seed"]].drop_duplicates())
-    own = rows.groupby([*cell, *ARM])[rows.columns.tolist()].apply(lambda arm: learned_and_best(arm)[1]).unstack(ARM)
-    return [[*cell, *map(name_of, own)], *([*place, *cells] for place, cells in own.iterrows())]
+    rows = rows.merge(others[[*PLACE, "seed"]].drop_duplicates())
+    arms = {name_of(arm): common.best_of_seeds(own, common.RATES).groupby(PLACE) for arm, own in rows.groupby(ARM)}
+    return pd.DataFrame({name: seeds.apply(common.learned_and_best) for name, seeds in arms.items()})
 
 
-def layers_lines(rows: pd.DataFrame) -> list[list[str]]:
+def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Parallax's default, and what other layers change, by seed, each setting at the rate best on validation."""
-    best = at_best_rate(rows, ["layer", "task", "setting"], "clean")
-    scores = best.set_index(["task", "setting", "seed", "layer"])["clean_accuracy"].unstack()
-    others = [layer for layer in rows["layer"].unique() if layer != "ours"]
-    lines = [["task", "setting", "ours", *(f"{layer}, less ours" for layer in others)]]
-    for cell in sorted(scores.index.droplevel("seed").unique(), key=place_rank):
-        own = scores.loc[cell]
-        changes = ((own[layer] - own["ours"]).dropna() for layer in others)
-        lines.append([*cell, f"{own['ours'].mean():.3f}", *(mean_change(list(change), usual=5) for change in changes)])
-    return lines
+    best = at_best_rate(rows, ["layer", *PLACE], "clean")
+    scores = best.set_index([*PLACE, "seed", "layer"])["clean_accuracy"].unstack()
+    table = scores.groupby(PLACE)[["ours"]].mean().map("{:.3f}".format)
+    for layer in rows["layer"].unique():
+        if layer != "ours":
+            changes = (scores[layer] - scores["ours"]).groupby(PLACE)
+            table[f"{layer}, less ours"] = changes.agg(mean_change, usual=5)
+    return table.loc[sorted(table.index, key=place_rank)]

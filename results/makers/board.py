@@ -28,26 +28,28 @@ def make(folder: Path, scratch: Path) -> None:
     (folder / "accuracy.md").write_text(common.recipe_table(seeds))
     save(steps_figure(rows), folder / "steps")
     for mixer in ("parallax", "gdn"):
-        common.write_in_page(folder, f"{mixer} less attention", gains_lines(seeds, mixer), 2)
-    searched = common.rows_in("board", "search.csv")
-    searched = searched.assign(score=searched["clean_val_accuracy"].where(searched["status"] == "finished", 0.0))
-    means = searched.groupby(["optimizer", "lr"])["score"].mean().unstack()
-    lines = [["optimizer", *(f"{rate:g}" for rate in means)]]
-    for name, own in means.iterrows():
-        best = own.argmax()
-        chosen = {best, max({best - 1, best + 1} & {*range(len(own))}, key=lambda place: own.iloc[place])}
-        lines.append([name, *(f"**{x:.3f}**" if i in chosen else f"{x:.3f}" for i, x in enumerate(own))])
-    (folder / "rates.md").write_text(common.noted(lines, 1, SEARCH_NOTE))
+        common.write_in_page(folder, f"{mixer} less attention", gains_table(seeds, mixer))
+    (folder / "rates.md").write_text(common.markdown(search_table(common.rows_in("board", "search.csv")), SEARCH_NOTE))
 
 
-def gains_lines(seeds: Mapping[str, pd.DataFrame], mixer: str) -> list[list[str]]:
+def gains_table(seeds: Mapping[str, pd.DataFrame], mixer: str) -> pd.DataFrame:
     """What a mixer gains over attention with each optimizer, by setting."""
-    gains = {name: common.gain_of(own, mixer) for name, own in seeds.items()}
-    by_cell = pd.concat(gains, names=["optimizer"]).dropna().unstack("optimizer").groupby(["task", "setting"])
-    lines = [["task", "setting", *gains]]
-    for cell, own in sorted(by_cell, key=lambda one: place_rank(one[0])):
-        lines.append([*cell, *(common.mean_change(own[name].dropna(), usual=3) for name in gains)])
-    return lines
+    accuracy = pd.concat(seeds, axis=1).xs("accuracy", axis=1, level=1)
+    gains = accuracy.xs(mixer) - accuracy.xs("attn")
+    table = gains.groupby(common.PLACE).agg(common.mean_change, usual=3)
+    return table.loc[sorted(table.index, key=place_rank)]
+
+
+def search_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The mean score by optimizer and rate; in bold the best and the better of its neighbours."""
+    scores = rows["clean_val_accuracy"].where(rows["status"] == "finished", 0.0)
+    means = scores.groupby([rows["optimizer"], rows["lr"]]).mean().unstack()
+    texts = means.map("{:.3f}".format)
+    for optimizer, own in means.iterrows():
+        best = own.argmax()
+        chosen = own.iloc[max(best - 1, 0) : best + 2].nlargest(2).index
+        texts.loc[optimizer, chosen] = "**" + texts.loc[optimizer, chosen] + "**"
+    return texts.rename(columns="{:g}".format)
 
 
 def steps_figure(rows: pd.DataFrame) -> Figure:

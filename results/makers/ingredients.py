@@ -1,6 +1,5 @@
 """What single ingredients of a recipe change on each task."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -8,7 +7,6 @@ from statistics import fmean
 import pandas as pd
 from makers import common
 from makers.arms import ARM, LONG
-from makers.map import MUON_RATES
 from makers.screen import effects
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -26,40 +24,35 @@ LIMIT = 0.4  # of the axis
 
 def make(folder: Path, scratch: Path) -> None:
     tasks = [task for task in TASKS if task in common.PAPER.over]
-    lines, found = [], {}
-    for (name, former), change in ingredient_changes().items():
+    lines, found = {}, {}
+    for ingredient, change in ingredient_changes().items():
         mixers = in_order(change.index.unique("mixer"), MIXERS)
         unit = "mixer" if len(mixers) > 2 else "seed"
-        found[name] = {task: by_unit(own, unit) for task, own in change.groupby("task")}
-        seeds = change.groupby(level=common.CELL).size()
-        lines.append(
-            [
-                *(name, former),
-                *(common.mean_change(found[name].get(task, [])) for task in tasks),
-                ", ".join(mixers),
-                str(seeds.groupby(level=common.CELL[1:]).ngroups),
-                f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}",
-                f"{unit}s" if any(len(own) > 1 for own in found[name].values()) else "",
-            ]
-        )
-    header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds", "interval over"]
+        effects_on = {task: by_unit(own, unit) for task, own in change.groupby("task")}
+        seeds = change.groupby(common.CELL).size()
+        lines[ingredient] = {task: common.mean_change(effects_on.get(task, ())) for task in tasks} | {
+            "mixers": ", ".join(mixers),
+            "settings": str(seeds.groupby(common.PLACE).ngroups),
+            "seeds": " to ".join(map(str, sorted({seeds.min(), seeds.max()}))),
+            "interval over": f"{unit}s" if any(len(own) > 1 for own in effects_on.values()) else "",
+        }
+        found[ingredient[0]] = effects_on
     spread = published_spread()
-    lines.append(["half the published range", "", *(f"{spread[task]:.3f}" for task in tasks), "", "", "", ""])
-    common.write_in_page(folder, "effects", [header, *lines], 2)
+    lines["half the published range", ""] = spread.map("{:.3f}".format).to_dict()
+    table = pd.DataFrame.from_dict(lines, "index").rename_axis(["ingredient", "in place of"])
+    common.write_in_page(folder, "effects", table)
     save(effects_figure(found, spread, tasks), folder / "effects")
 
 
-def published_spread() -> dict[str, float]:
+def published_spread() -> pd.Series:
     """By task half the range of what three or more published tables have, mean over mixers."""
-    halves = defaultdict(list)
-    for (name, _), (low, high, tables) in ranges(read_published().values()).items():
-        if tables > 2 and not name.setting:
-            halves[name.task].append((high - low) / 2)
-    return {task: fmean(own) for task, own in halves.items()}
+    known = ranges(read_published().values()).items()
+    halves = [(name.task, (high - low) / 2) for (name, _), (low, high, n) in known if n > 2 and not name.setting]
+    return pd.DataFrame(halves, columns=["task", "half"]).groupby("task")["half"].mean()
 
 
 def effects_figure(
-    found: Mapping[str, Mapping[str, Sequence[float]]], spread: Mapping[str, float], tasks: Sequence[str]
+    found: Mapping[str, Mapping[str, Sequence[float]]], spread: pd.Series, tasks: Sequence[str]
 ) -> Figure:
     """A panel for each task: the effects by ingredient, over how far published tables are from their middle."""
     with figure_style():
@@ -92,13 +85,13 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     one_rate = common.at_rate_of_task(table, "official_accuracy")
     copying = default.xs("sc", level="task", drop_level=False)
     of_16 = copying.xs("baseline", level="setting").groupby("mixer").mean()
-    more = copying.index.get_level_values("setting").str.startswith("num_tokens_to_copy")
-    always_16 = copying.where(~more, of_16.reindex(copying.index.get_level_values("mixer")).array)
+    longer = copying[copying.index.get_level_values("setting").str.startswith("num_tokens_to_copy")]
+    copies_16 = of_16.sub(longer, level="mixer").reindex(copying.index, fill_value=0.0)
     screen = common.rows_in("screen")
     recipes = {key: common.at_best(rows) - default for key, rows in screen.groupby(["study", "recipe"])}
     factorial = screen[(screen["study"] == "factorial") & (screen["status"] == "finished")]
     factorial = factorial[factorial["mixer"] != "mamba"]  # which has no heads
-    by_seed = {seed: effects(rows).set_index(common.CELL)["effect_B"] for seed, rows in factorial.groupby("seed")}
+    by_seed = {seed: effects(rows)["effect_B"] for seed, rows in factorial.groupby("seed")}
     eighths = pd.concat(by_seed, names=["seed"]).reorder_levels([*common.CELL, "seed"])
     arms = common.rows_in("arms")
     arms = arms[~arms["setting"].isin(LONG)]  # which have fewer seeds
@@ -106,14 +99,14 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     adamw = common.at_best(common.rows_in("adamw", common.RECORDS), common.ADAMW_RATES)
     by_validation = common.at_best(table, selection="clean")
     last_epoch = common.at_best(table.assign(official_accuracy=table["test_accuracy"]))
-    today = common.at_best(common.rows_in("table", "rows.csv"), MUON_RATES)
+    today = common.at_best(common.rows_in("table", "rows.csv"), common.MUON_RATES)
     own = common.rows_in("ingredients").groupby(["epochs", "batch_size", "mixer.num_heads"])
-    own_changes = {key: common.at_best(rows, MUON_RATES) - today for key, rows in own}
+    own_changes = {key: common.at_best(rows, common.MUON_RATES) - today for key, rows in own}
     changes = {
         ("checkpoint and rate by validation", "by test"): by_validation - default,
         ("last epoch", "best checkpoint"): last_epoch - default,
         ("one rate a task for all mixers", "best rate"): one_rate - default,
-        ("sc always copies 16 tokens", "16 to 96"): always_16 - copying,
+        ("sc always copies 16 tokens", "16 to 96"): copies_16,
         ("AdamW", "Muon"): adamw - default,
         ("200 epochs", "60"): own_changes[200, 128, 2],
         ("batch of 32", "128"): own_changes[60, 32, 2],

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from makers.common import RECORDS, best_of_seeds, rows_in, write_in_page
-from makers.map import BARE, MUON_RATES, NEGATIVE, map_rows
+from makers.common import MUON_RATES, PLACE, RECORDS, best_of_seeds, rows_in, write_in_page
+from makers.map import BARE, NEGATIVE, map_rows
 from makers.text import BITS, at_better_rate, plain_runs
 from matplotlib.figure import Figure
 
@@ -18,6 +18,7 @@ from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 
 DRAWS = 2000
+SIDES = ["all mixers", "without bare uniform weights"]
 UNIFORM = ("value_average", "linear", "affine_linear")
 
 
@@ -29,20 +30,19 @@ def make(folder: Path, scratch: Path) -> None:
     models = plain_runs(rows_in("text", RECORDS))
     models = at_better_rate(models[models["optimizer"] == "muon"])
     bits = {mixer: own.to_numpy() for mixer, own in models.groupby("mixer")[BITS]}
-    cells = accuracy.unstack(["task", "setting"])  # a line for each mixer and seed
+    cells = accuracy.unstack(PLACE)  # a line for each mixer and seed
     cells = cells[cells.index.isin(bits, level="mixer")].dropna(axis=1)
     mixers = list(cells.index.unique("mixer"))
-    names = sorted(cells.columns, key=place_rank)
     scores = {"mean of the baselines": cells.xs("baseline", axis=1, level="setting").mean(axis=1)}
-    scores |= {setting_title(*name): cells[name] for name in names}
+    scores |= {setting_title(*place): cells[place] for place in sorted(cells, key=place_rank)}
     strong = [mixer for mixer in mixers if mixer not in UNIFORM]
-    lines = [["score", "all mixers", "without bare uniform weights"]]
-    for name, score in scores.items():
-        sides = [([score.xs(one).to_numpy() for one in of], [bits[one] for one in of]) for of in (mixers, strong)]
-        lines.append([name, *(correlation(*side) for side in sides)])
-    write_in_page(folder, "correlations", lines, 1)
+    table = pd.DataFrame(index=pd.Index(scores, name="score"))
+    for side, of in zip(SIDES, (mixers, strong), strict=True):
+        seeds = [[score[mixer].to_numpy() for mixer in of] for score in scores.values()]
+        table[side] = [correlation(own, [bits[mixer] for mixer in of]) for own in seeds]
+    write_in_page(folder, "correlations", table)
     means = scores["mean of the baselines"].groupby("mixer").mean()
-    found = pd.DataFrame({"accuracy": means, "bits": pd.Series({mixer: bits[mixer].mean() for mixer in mixers})})
+    found = pd.DataFrame({"accuracy": means, "bits": models.groupby("mixer")[BITS].mean()}).loc[mixers]
     save(scatter(found, strong), folder / "prediction")
 
 
@@ -75,7 +75,7 @@ def ranked(scores: list[float], bits: list[float]) -> float:
 def scatter(found: pd.DataFrame, strong: list[str]) -> Figure:
     """All mixers, and the `strong` ones by themselves."""
     with figure_style():
-        sheet = Sheet(None, ["all mixers", "without bare uniform weights"], widest=3.2, sharey=False)
+        sheet = Sheet(None, SIDES, widest=3.2, sharey=False)
         for panel, named in zip(sheet.panels, (found.index.difference(strong), strong), strict=True):
             shown = found if panel is sheet.panels[0] else found.loc[strong]
             panel.plot(shown["accuracy"], shown["bits"], "o", color="#0072B2", markersize=3)

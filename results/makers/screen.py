@@ -1,21 +1,22 @@
 """The recipes that were tried before the default."""
 
+import itertools
 from pathlib import Path
 
 import pandas as pd
-from makers.common import CELL, EARLIER, PAPER, at_rate_of_task, mean_over_settings, noted, rows_in
+from makers.common import CELL, EARLIER, PAPER, at_rate_of_task, markdown, rows_in
 
+from mixerlab.records.names import TASKS
 from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.published import distance
-from mixerlab.sweeps.tables.writers import aligned
 
 DRAFT = "9a84f38"  # the commit of the third table of results/rounding
 CHECKPOINTS = {"official_accuracy": "lowest test perplexity", "test_accuracy": "last epoch"}
-# Of which recipe a mixer has the runs, where a recipe changes nothing for it, or (cmp) nothing of the model.
+# Of which recipe some mixers have the runs, on some tasks: it changes nothing for these, or (cmp) nothing of the model.
 SAME = {
-    "plain": [("2x64", ("gdn", "mesa"), None)],
-    "4x32": [("2x64", ("mamba",), None)],
-    "PyTorch's init": [("default", ("attn", "parallax", "gdn"), "cmp")],
+    "plain": ("2x64", ("gdn", "mesa"), TASKS),
+    "4x32": ("2x64", ("mamba",), TASKS),
+    "PyTorch's init": ("default", ("attn", "parallax", "gdn"), ("cmp",)),
 }
 SCREEN_NOTE = """\
 Mean accuracy over a task's settings, at the checkpoint of the lowest test perplexity, each setting (and seed) at its
@@ -27,34 +28,34 @@ def make(folder: Path, scratch: Path) -> None:
     """How far each recipe is from the paper's means, and the main effects of the factorial."""
     rows = rows_in("screen")
     rows = rows[rows["status"] == "finished"]
-    found = effects(rows[rows["study"] == "factorial"]).round(4)
-    found.to_csv(folder / "effects.csv", index=False, lineterminator="\n")
+    effects(rows[rows["study"] == "factorial"]).round(4).to_csv(folder / "effects.csv", lineterminator="\n")
     recipes = finalists(rows[rows["study"] == "finalists"])
-    over = pd.DataFrame({name: means_of(recipe) for name, recipe in recipes.items()})
     paper = pd.Series({(mixer, name.task): mean for (name, mixer), mean in PAPER.numbers.items() if not name.setting})
-    lines = [[*cell, f"{paper[cell]:.3f}", *(f"{mean:.3f}" for mean in over.loc[cell])] for cell in paper.index]
-    text = noted([["mixer", "task", "paper", *recipes], *lines], 2, SCREEN_NOTE) + "\n"
-    choices = [(column, rate) for column in CHECKPOINTS for rate in ("setting", "task", "task, for all mixers", "5e-3")]
-    lines = [
-        [CHECKPOINTS[column], "5e-3" if rate == "5e-3" else f"the best for each {rate}"]
-        + [distance_text(means_of(recipe, column, rate), paper) for recipe in recipes.values()]
+    means = {"paper": paper} | {name: means_of(recipe) for name, recipe in recipes.items()}
+    table = pd.DataFrame(means).loc[paper.index].map("{:.3f}".format).rename_axis(["mixer", "task"])
+    choices = itertools.product(CHECKPOINTS, ("setting", "task", "task, for all mixers", "5e-3"))
+    distances = {
+        (CHECKPOINTS[column], rate if rate == "5e-3" else f"the best for each {rate}"): {
+            name: distance_text(means_of(recipe, column, rate), paper) for name, recipe in recipes.items()
+        }
         for column, rate in choices
-    ]
-    text += aligned([["checkpoint", "rate", *recipes], *lines], 2) + "\n"
-    (folder / "recipes.md").write_text(text)
+    }
+    below = pd.DataFrame.from_dict(distances, "index").rename_axis(["checkpoint", "rate"])
+    (folder / "recipes.md").write_text(f"{markdown(table, SCREEN_NOTE)}\n{markdown(below)}")
 
 
 def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The rows of each recipe in every setting of the table, at the paper's rates; one seed, but for the last."""
     rounding, default = rows_in("rounding").assign(status="finished"), rows_in("table", EARLIER)
+    rows = rows[rows["task"].isin(default["task"])]
     recipes = {"draft": rounding[rounding["git_commit"] == DRAFT], "default": default[default["seed"] == 0]}
-    own = {name: rows[rows["recipe"] == name] for name in ("2x64", "plain", "4x32", "PyTorch's init")}
-    for name, runs in own.items():
-        for origin, mixers, task in SAME.get(name, ()):
-            same = {**own, **recipes}[origin]
-            same = same[same["mixer"].isin(mixers) & (same["task"] == task if task else True)]
-            runs = completed(runs, same)
-        recipes[name] = completed(runs[runs["task"].isin(default["task"])], recipes["draft"])
+    for name in ("2x64", "plain", "4x32", "PyTorch's init"):
+        runs = rows[rows["recipe"] == name]
+        if name in SAME:
+            origin, mixers, tasks = SAME[name]
+            same = recipes[origin]
+            runs = completed(runs, same[same["mixer"].isin(mixers) & same["task"].isin(tasks)])
+        recipes[name] = completed(runs, recipes["draft"])
     return recipes | {"default, all seeds": default}
 
 
@@ -66,13 +67,12 @@ def completed(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
 
 def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = "setting") -> pd.Series:
     """The mean of each (mixer, task) at each setting's (and seed's) best rate, each task's, or 5e-3."""
-    if rate == "setting":
-        return mean_over_settings(rows.groupby([*CELL, "seed"])[column].max())
-    if rate == "task":
-        return mean_over_settings(rows.set_index([*CELL, "lr"])[column], ["lr"]).groupby(CELL[:2]).max()
-    if rate == "task, for all mixers":
-        return mean_over_settings(at_rate_of_task(rows, column))
-    return mean_over_settings(rows[rows["lr"] == 5e-3].set_index(CELL)[column])
+    if rate in ("task", "5e-3"):
+        means = rows.groupby([*CELL, "lr"])[column].mean().groupby(["mixer", "task", "lr"]).mean()
+        return means.xs(5e-3, level="lr") if rate == "5e-3" else means.groupby(["mixer", "task"]).max()
+    one_rate = rate == "task, for all mixers"
+    scores = at_rate_of_task(rows, column) if one_rate else rows.groupby([*CELL, "seed"])[column].max()
+    return scores.groupby(CELL).mean().groupby(["mixer", "task"]).mean()
 
 
 def distance_text(ours: pd.Series, paper: pd.Series) -> str:
@@ -88,13 +88,9 @@ def effects(rows: pd.DataFrame) -> pd.DataFrame:
     rates. `se` is an effect's standard error by the variance between seeds, pooled over the recipes.
     """
     seeds = at_best_rate(rows, [*CELL, "recipe"]).groupby([*CELL, "recipe"])["official_accuracy"]
-    best = seeds.agg(["mean", "count", "var"]).reset_index()
-    lines = []
-    for key, cell in best.groupby(CELL):
-        line = dict(zip(CELL, key, strict=True)) | {"recipes": len(cell), "mean": cell["mean"].mean()}
-        for factor in "ABCDEFGH":
-            upper = cell["recipe"].str.contains(factor)
-            line[f"effect_{factor}"] = cell.loc[upper, "mean"].mean() - cell.loc[~upper, "mean"].mean()
-        line["se"] = (4 * cell["var"].mean() / cell["count"].mean() / len(cell)) ** 0.5
-        lines.append(line)
-    return pd.DataFrame(lines)
+    mean, count, variance = (seeds.agg(part).unstack("recipe") for part in ("mean", "count", "var"))
+    found = pd.DataFrame({"recipes": mean.notna().sum(axis=1), "mean": mean.mean(axis=1)})
+    for factor in "ABCDEFGH":
+        upper = mean.columns.str.contains(factor)
+        found[f"effect_{factor}"] = mean.loc[:, upper].mean(axis=1) - mean.loc[:, ~upper].mean(axis=1)
+    return found.assign(se=(4 * variance.mean(axis=1) / count.mean(axis=1) / found["recipes"]) ** 0.5)

@@ -4,12 +4,12 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
-from makers.analysis import claims_of_paper
-from makers.common import RECORDS, copy_files, mean_change, noted, write_in_page
+from makers.analysis import claims_table
+from makers.common import RECORDS, copy_files, markdown, mean_change, write_in_page
 from matplotlib.figure import Figure
 
 from mixerlab.analyse import write as write_analysis
-from mixerlab.records.names import in_order
+from mixerlab.records.names import in_order, rank
 from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures.curves import SEEDS, by_replica, draw_curves, show_epochs
 from mixerlab.sweeps.figures.marks import line_handles
@@ -22,7 +22,7 @@ from mixerlab.sweeps.tables.swept import as_yaml
 
 MIXERS = ("attn", "parallax", "gdn", "kda", "mesa", "mamba", "attn+gdn")
 OF_FAMILY = [("affine_linear", "linear"), ("affine_mesa", "mesa"), ("affine_linear", "value_average")]
-OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
+OPTIMIZERS = ["Muon", "AdamW"]
 SEARCH_SEED = 3
 CELL = ["mixer", "optimizer", "lr"]
 BITS = "clean_bits_per_byte"
@@ -58,21 +58,21 @@ interval, over layers if none is named; of eight layers the last one. The verdic
 
 def make(folder: Path, scratch: Path) -> None:
     """Language models that `study.py` trains, told by what only they have: the search its seed, plain ones several."""
-    rows, metrics = rows_of(folder / RECORDS), curves(folder / RECORDS)
-    searched, starts, begun = rows["seed"] == SEARCH_SEED, rows["model.start_from"], plain_runs(rows)
+    made = rows_of(folder / RECORDS), curves(folder / RECORDS)
+    rows, metrics = (own.replace({"optimizer": {"muon": "Muon", "adamw": "AdamW"}}) for own in made)
+    searched, begun = rows["seed"] == SEARCH_SEED, plain_runs(rows)
     plain = at_better_rate(begun)
-    single = rows[~has_seeds(rows) & ~searched].merge(plain[CELL].drop_duplicates())
-    scheduled = (single["schedule"] != "wsd") | (single["schedule.gamma"] > 0) | (single["schedule.warmup"] > 0)
-    tables = {
-        "rates": rates_table(rows[searched], RATES_NOTE) + "\n" + rates_table(begun, CHOSEN_NOTE),
-        "differences": differences_table(plain),
-        "controls": controls_table(single, plain),
-        "schedules": schedules_table(plain, single[scheduled], metrics),
-        "conversion": conversion_table(rows[starts.notna()], rows),
+    controls = rows[~has_seeds(rows) & ~searched].merge(plain[CELL].drop_duplicates())
+    pages = {
+        "rates": f"{markdown(rates_table(rows[searched]), RATES_NOTE)}\n{markdown(rates_table(begun), CHOSEN_NOTE)}",
+        "differences": markdown(differences_table(plain), DIFFERENCES_NOTE),
+        "controls": markdown(controls_table(controls, plain), CONTROLS_NOTE.format(deviations_text(plain))),
+        "schedules": markdown(schedules_table(plain, controls, metrics), SCHEDULES_NOTE),
+        "conversion": conversion_page(rows),
     }
-    for name, table in tables.items():
-        (folder / f"{name}.md").write_text(table)
-    write_in_page(folder, "bits per byte", bits_lines(plain), 1)
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(text)
+    write_in_page(folder, "bits per byte", bits_table(plain))
     save(text_curves(plain, metrics), folder / "curves")
     inside = pd.read_csv(folder / "inside.csv.xz")
     inside = inside[inside["run_id"].isin(plain["run_id"])]
@@ -80,7 +80,7 @@ def make(folder: Path, scratch: Path) -> None:
     copy_files(scratch, folder, ["correction.png", "scores.png", "stable_ranks.md"])
     # The claims are of WSD after the 60 epochs of MAD; this is WSD at the end of training too.
     inside = inside.assign(study="optimizers", epochs=60, variant=inside["variant"] + ", wsd")
-    (folder / "claims.md").write_text(claims_of_paper(inside, CLAIMS_NOTE))
+    (folder / "claims.md").write_text(markdown(claims_table(inside), CLAIMS_NOTE))
 
 
 def has_seeds(rows: pd.DataFrame) -> pd.Series:
@@ -98,104 +98,103 @@ def at_better_rate(rows: pd.DataFrame) -> pd.DataFrame:
     return at_best_rate(rows, CELL[:2], "clean", Score("bits_per_byte", higher_is_better=False))
 
 
-def rates_table(rows: pd.DataFrame, note: str) -> str:
+def by_optimizer(texts: pd.Series) -> pd.DataFrame:
+    """Texts in a column for each optimizer, behind that of the parameters."""
+    table = texts.unstack("optimizer")[OPTIMIZERS].reset_index("parameters")
+    return table.reindex(in_order(table.index.unique("mixer"), MIXERS), level="mixer")
+
+
+def rates_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds by learning rate."""
-    scores = rows.pivot_table(index=["optimizer", "mixer"], columns="lr", values="clean_val_bits_per_byte")
-    lines = [["mixer", "optimizer", *(f"{rate:g}" for rate in scores)]]
-    for optimizer, mixer in product(OPTIMIZERS, in_order(rows["mixer"], MIXERS)):
-        if (optimizer, mixer) in scores.index:
-            own = scores.loc[optimizer, mixer]
-            tried = own.dropna()
-            best, edges = tried.idxmin(), (tried.index[0], tried.index[-1])
-            texts = {rate: f"{score:.4f}" for rate, score in tried.items()}
-            texts[best] = f"**{texts[best]}**{'†' if best in edges else ''}"
-            lines.append([mixer, OPTIMIZERS[optimizer], *(texts.get(rate, "") for rate in own.index)])
-    return noted(lines, 2, note)
+    scores = rows.pivot_table("clean_val_bits_per_byte", ["mixer", "optimizer"], "lr")
+    texts = scores.map("{:.4f}".format, na_action="ignore")
+    for place, own in scores.iterrows():
+        tried = own.dropna()
+        best = tried.idxmin()
+        texts.loc[place, best] = f"**{texts.loc[place, best]}**{'†' if best in tried.index[[0, -1]] else ''}"
+    lines = sorted(texts.index, key=lambda place: (OPTIMIZERS.index(place[1]), rank(place[0], MIXERS)))
+    return texts.loc[lines].rename(columns="{:g}".format)
 
 
-def bits_lines(plain: pd.DataFrame) -> list[list[str]]:
+def bits_table(plain: pd.DataFrame) -> pd.DataFrame:
     """The mean of each mixer; how many seeds, if not three."""
-    cells = {cell: list(own) for cell, own in plain.groupby(["mixer", "optimizer"])[BITS]}
-    sizes = plain.groupby("mixer")["num_params"].first()
-    lines = [["mixer", "parameters", *OPTIMIZERS.values()]]
-    for mixer in in_order(sizes.index, MIXERS):
-        own = [cells.get((mixer, optimizer), []) for optimizer in OPTIMIZERS]
-        texts = [mean_change(one, ".4f", usual=3) for one in own]
-        lines.append([mixer, f"{sizes[mixer]:,.0f}", *texts])
-    return lines
+    sized = plain.assign(parameters=plain["num_params"].map("{:,.0f}".format))
+    texts = sized.groupby(["mixer", "parameters", "optimizer"])[BITS].agg(mean_change, ".4f", usual=3)
+    return by_optimizer(texts)
 
 
-def differences_table(plain: pd.DataFrame) -> str:
+def differences_table(plain: pd.DataFrame) -> pd.DataFrame:
     """The differences of attention and Parallax from each other and from the others, and some within the family."""
     bits = plain.pivot(index=["optimizer", "seed"], columns="mixer", values=BITS)
-    lines = [["difference", *OPTIMIZERS.values(), "Muon less AdamW"]]
-    for more, less in [("parallax", "attn"), *product(("attn", "parallax"), MIXERS[2:]), *OF_FAMILY]:
-        by_seed = (bits[more] - bits[less]).unstack("optimizer").reindex(columns=list(OPTIMIZERS))
-        changes = [by_seed["muon"], by_seed["adamw"], by_seed["muon"] - by_seed["adamw"]]
-        texts = [mean_change(own.dropna(), "+.4f", usual=3) for own in changes]
-        lines.append([f"{more} less {less}", *texts])
-    return noted(lines, 1, DIFFERENCES_NOTE)
+    pairs = [("parallax", "attn"), *product(("attn", "parallax"), MIXERS[2:]), *OF_FAMILY]
+    changes = pd.DataFrame({f"{more} less {less}": bits[more] - bits[less] for more, less in pairs})
+    sides = {optimizer: changes.loc[optimizer] for optimizer in OPTIMIZERS}
+    sides["Muon less AdamW"] = sides["Muon"] - sides["AdamW"]
+    table = pd.DataFrame({name: own.apply(mean_change, form="+.4f", usual=3) for name, own in sides.items()})
+    return table.rename_axis("difference")
 
 
-def controls_table(controls: pd.DataFrame, plain: pd.DataFrame) -> str:
+def controls_table(controls: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
     """What each control changes, beside the plain run of its seed."""
-    by_place = plain.set_index(["mixer", "optimizer", "seed"])
-    found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for _, run in controls.iterrows():
-        beside = by_place.loc[run["mixer"], run["optimizer"], run["seed"]]
-        name = run["mixer"], changed_keys(run, beside), f"{run['num_params']:,.0f}"
-        found.setdefault(name, {}).setdefault(run["optimizer"], []).append(run[BITS] - beside[BITS])
-    lines = [["mixer", "control", "parameters", *OPTIMIZERS.values()]]
-    for name in sorted(found, key=lambda one: (MIXERS.index(one[0]), one)):
-        lines.append([*name, *(mean_change(found[name].get(of, []), "+.4f") for of in OPTIMIZERS)])
-    pair = plain[plain["mixer"].isin(["attn", "parallax"])]
-    spread = pair.groupby(["optimizer", "mixer"])[BITS].var().groupby("optimizer").mean() ** 0.5
-    told = ", ".join(f"{spread[of]:.4f} ({name})" for of, name in OPTIMIZERS.items())
-    return noted(lines, 2, CONTROLS_NOTE.format(told))
+    both = controls.merge(plain, on=["mixer", "optimizer", "seed"], suffixes=("", " plain"))
+    changes = both[["mixer", "optimizer"]].assign(
+        control=both.apply(changed_keys, axis=1),
+        parameters=both["num_params"].map("{:,.0f}".format),
+        change=both[BITS] - both[f"{BITS} plain"],
+    )
+    lines = changes.groupby(["mixer", "control", "parameters", "optimizer"])
+    return by_optimizer(lines["change"].agg(mean_change, "+.4f"))
 
 
-def schedules_table(plain: pd.DataFrame, scheduled: pd.DataFrame, metrics: pd.DataFrame) -> str:
-    """Whether the lead of Parallax shrinks in the decay."""
-    runs = pd.concat([plain, scheduled])
-    runs = runs[runs["mixer"].isin(MIXERS[:2])].set_index(["run_id", "seed"])
-    bits = metrics[metrics["run_id"].isin(runs.index.unique("run_id"))]
-    bits = bits.set_index(["run_id", "seed", "step"])["test_bits_per_byte"].unstack()
-    begin, end = bits.columns[-3], bits.columns[-1]  # after 80 and 100% of training
-    runs = runs.join(bits[[begin, end]])
+def changed_keys(run: pd.Series) -> str:
+    """What differs in mixer, model, schedule and rate from the plain run; another schedule's own keys are not told."""
+    more = ("lr", "schedule", "schedule.gamma", "schedule.warmup")
+    keys = [key for key in run.index if f"{key} plain" in run and (key.startswith(("mixer.", "model.")) or key in more)]
+    values = {key: as_yaml(run[key]) for key in keys if as_yaml(run[key]) != as_yaml(run[f"{key} plain"])}
+    return ", ".join(f"`{key}={value}`" for key, value in values.items() if value != "null")
+
+
+def deviations_text(plain: pd.DataFrame) -> str:
+    """Standard deviations between the seeds of attention and Parallax, by optimizer."""
+    variances = plain[plain["mixer"].isin(MIXERS[:2])].groupby(["optimizer", "mixer"])[BITS].var()
+    deviations = variances.groupby("optimizer").mean() ** 0.5
+    return ", ".join(f"{deviations[optimizer]:.4f} ({optimizer})" for optimizer in OPTIMIZERS)
+
+
+def schedules_table(plain: pd.DataFrame, controls: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFrame:
+    """Whether the lead of Parallax shrinks in the decay, of the plain runs and of controls with other schedules."""
+    runs = pd.concat([plain, controls], ignore_index=True)
+    runs = runs[runs["mixer"].isin(MIXERS[:2])]
     for key in ("gamma", "warmup"):
         told = (runs["schedule"] == "wsd") & (runs[f"schedule.{key}"] > 0)
         runs.loc[told, "schedule"] += f", {key} " + runs[f"schedule.{key}"].map("{:g}".format)
-    sides = runs.reset_index().pivot(index=["optimizer", "schedule", "seed"], columns="mixer", values=[begin, end])
-    lead = (sides.xs("attn", axis=1, level="mixer") - sides.xs("parallax", axis=1, level="mixer")).dropna()
-    lead["change"] = lead[end] - lead[begin]
-    lines = [["optimizer", "schedule", "lead after 80%", "at the end", "change"]]
-    for optimizer, schedule in product(OPTIMIZERS, ["wsd", *sorted(set(runs["schedule"]) - {"wsd"})]):
-        own = lead.loc[optimizer, schedule]
-        lines.append([OPTIMIZERS[optimizer], schedule, *(mean_change(own[key], "+.4f") for key in own)])
-    return noted(lines, 2, SCHEDULES_NOTE)
+    runs = runs[runs["run_id"].isin(plain["run_id"]) | (runs["schedule"] != "wsd")]
+    scores = metrics[["run_id", "seed", "step", "test_bits_per_byte"]].merge(
+        runs[["run_id", "seed", "schedule", *CELL]]
+    )
+    scores = scores.pivot_table("test_bits_per_byte", ["optimizer", "schedule", "seed", "step"], "mixer")
+    lead = (scores["attn"] - scores["parallax"]).dropna().unstack("step")
+    lead = lead.iloc[:, [-3, -1]].set_axis(["lead after 80%", "at the end"], axis=1)
+    lead["change"] = lead["at the end"] - lead["lead after 80%"]
+    table = lead.groupby(["optimizer", "schedule"]).agg(mean_change, "+.4f")
+    schedules = ["wsd", *sorted(set(runs["schedule"]) - {"wsd"})]
+    return table.loc[list(product(OPTIMIZERS, schedules))]
 
 
-def conversion_table(going_on: pd.DataFrame, rows: pd.DataFrame) -> str:
+def conversion_page(rows: pd.DataFrame) -> str:
     """Attention's weights trained on as attention and as Parallax, from the best start that has runs."""
-    starts = rows[rows["run_id"].isin(going_on["model.start_from"])]
+    starts = rows[rows["run_id"].isin(rows["model.start_from"])]
     start = starts.loc[starts["official_bits_per_byte"].idxmin()]
-    going_on = at_better_rate(going_on[going_on["model.start_from"] == start["run_id"]])
-    seeds = going_on.pivot(index="seed", columns=["optimizer", "mixer"], values=BITS)
-    rates = going_on.groupby(["optimizer", "mixer"])["lr"].first()
-    lines = [["optimizer", "as attention", "as Parallax", "Parallax less attention"]]
-    for optimizer, name in OPTIMIZERS.items():
-        own = seeds[optimizer]
-        texts = [f"{mean_change(own[mixer], '.4f')} ({rates[optimizer, mixer]:g})" for mixer in MIXERS[:2]]
-        lines.append([name, *texts, mean_change(own["parallax"] - own["attn"], "+.4f")])
-    return noted(lines, 1, CONVERSION_NOTE.format(start["lr"], start["seed"], start["official_bits_per_byte"]))
-
-
-def changed_keys(run: pd.Series, beside: pd.Series) -> str:
-    """What differs in mixer, model, schedule and rate; another schedule's own keys are not told."""
-    more = ("lr", "schedule", "schedule.gamma", "schedule.warmup")
-    keys = [key for key in run.index if key.startswith(("mixer.", "model.")) or key in more]
-    values = {key: as_yaml(run[key]) for key in keys if as_yaml(run[key]) != as_yaml(beside[key])}
-    return ", ".join(f"`{key}={value}`" for key, value in values.items() if value != "null")
+    going_on = at_better_rate(rows[rows["model.start_from"] == start["run_id"]])
+    seeds = going_on.pivot(index=["optimizer", "seed"], columns="mixer", values=BITS)
+    rates = going_on.groupby(["optimizer", "mixer"])["lr"].first().map(" ({:g})".format).unstack()
+    table = seeds.groupby("optimizer").agg(mean_change, ".4f") + rates
+    changes = (seeds["parallax"] - seeds["attn"]).groupby("optimizer")
+    table["Parallax less attention"] = changes.agg(mean_change, "+.4f")
+    table = table.rename(columns={"attn": "as attention", "parallax": "as Parallax"})
+    return markdown(
+        table.loc[OPTIMIZERS], CONVERSION_NOTE.format(start["lr"], start["seed"], start["official_bits_per_byte"])
+    )
 
 
 def text_curves(plain: pd.DataFrame, metrics: pd.DataFrame) -> Figure:
@@ -204,7 +203,7 @@ def text_curves(plain: pd.DataFrame, metrics: pd.DataFrame) -> Figure:
     look = styles(map(Column, plain["mixer"].unique()))
     look = {Column(mixer): look[Column(mixer)] for mixer in MIXERS}
     with figure_style():
-        sheet = Sheet(None, list(OPTIMIZERS.values()))
+        sheet = Sheet(None, OPTIMIZERS)
         for panel, optimizer in zip(sheet.panels, OPTIMIZERS, strict=True):
             for column, style in look.items():
                 own = metrics[(metrics["optimizer"] == optimizer) & (metrics["mixer"] == column.mixer)]

@@ -58,7 +58,7 @@ def test_whether_mad_predicts_text(copied, tmp_path):
         {"mixer": mixer, "task": task, "setting": "baseline", "seed": seed, "lr": lr, "optimizer": "muon"}
         | {"clean_accuracy": 0.5 + sign * (1.3 - value), "steps_to_90": 1.0, "status": "finished"}
         for (mixer, value), (task, sign), seed in product(bits.items(), (("icr", 2), ("sc", -1), ("ncr", 0)), range(3))
-        for lr in import_module("makers.map").MUON_RATES
+        for lr in import_module("makers.common").MUON_RATES
     ]
     more = {"mixer.ungated": None, "mixer.allow_neg_eigval": False}
     frame = pd.DataFrame(rows).assign(**more, clean_val_accuracy=0.5, official_accuracy=0.5)
@@ -93,9 +93,8 @@ def test_a_claim_is_mixed_if_a_task_has_the_other_sign(copied, cmp, verdict):
     ]
     run = {"mixer": "parallax", "variant": "muon, wsd", "measure": "cor", "epochs": 60, "study": "optimizers"}
     rows = pd.DataFrame(lines, columns=["task", "seed", "layer", "mean"]).assign(**run)
-    table = import_module("makers.analysis").claims_of_paper(rows, "")
-    (found,) = [line for line in table.splitlines() if line.startswith("| COR grows with depth")]
-    assert found.split("|")[-2].strip() == verdict
+    table = import_module("makers.analysis").claims_table(rows)
+    assert table.loc["COR grows with depth (muon, wsd)", "verdict"] == verdict
 
 
 def test_a_replica_counts_once():
