@@ -66,11 +66,10 @@ def steps_figure(rows: pd.DataFrame) -> Figure:
         # Light grey where it never got there, the hatched ground where nothing was run.
         panel.imshow(np.where(steps.notna(), 0.9, np.nan), cmap="Greys", vmin=0.8, vmax=2, aspect="auto")
         panel.imshow(solved, cmap="cividis_r", aspect="auto", vmin=1, vmax=4)
-        for (row, column), value in np.ndenumerate(steps.to_numpy()):
-            if not np.isnan(value):
-                text = f"{value:,.0f}" if np.isfinite(value) else "never"
-                dark = np.isfinite(value) and value > 600
-                panel.text(column, row, text, ha="center", va="center", color="white" if dark else "0.15", fontsize=6)
+        for row, column in np.argwhere(steps.notna()):
+            value = steps.iloc[row, column]
+            text, ink = ("never", "0.15") if np.isinf(value) else (f"{value:,.0f}", "white" if value > 600 else "0.15")
+            panel.text(column, row, text, ha="center", va="center", color=ink, fontsize=6)
         panel.set(xticks=range(steps.shape[1]), xticklabels=[setting_title(*cell) for cell in steps])
         panel.set(yticks=range(len(steps)), yticklabels=[", ".join(name) for name in steps.index])
         handles = [Patch(label="not run", linewidth=0, **NO_SCORE)]

@@ -41,15 +41,15 @@ def make(folder: Path, scratch: Path) -> None:
 def levels_table(sides: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Attention and two Parallaxes on the levels of the last, and pairs of task and seed that learned the longest."""
     seeds = {side: best_of_seeds(rows, common.RATES).droplevel("mixer") for side, rows in sides.items()}
-    table = pd.DataFrame({side: own.groupby(PLACE).apply(common.learned_and_best) for side, own in seeds.items()})
-    table = table.dropna()
-    table = table.loc[sorted(table.index, key=place_rank)].rename_axis(["task", "level"])
-    pairs = pd.DataFrame({side: own["learned"] > 0 for side, own in seeds.items()}).dropna()
+    texts = {side: own.groupby(PLACE).apply(common.learned_and_best) for side, own in seeds.items()}
+    table = pd.DataFrame(texts).dropna().rename_axis(["task", "level"])
+    table = table.loc[sorted(table.index, key=place_rank)]
+    pairs = pd.DataFrame({side: own["learned"] > 0 for side, own in seeds.items()})
     pairs = pairs[pairs.index.droplevel("seed").isin(LONGEST_RECALL)]
-    counts = pairs.sum()
-    table.loc[("recall at 2,048", "task and seed"), :] = [f"{count} of {len(pairs)}" for count in counts]
+    counts, each = pairs.sum(), len(pairs)
+    table.loc[("recall at 2,048", "task and seed"), :] = [f"{count} of {each}" for count in counts]
     others = counts.drop("attn")
-    table.loc[("", "p"), others.index] = [f"{fisher(count, counts['attn'], len(pairs)):.3f}" for count in others]
+    table.loc[("", "p"), others.index] = [f"{fisher(count, counts['attn'], each):.3f}" for count in others]
     return table
 
 

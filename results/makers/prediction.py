@@ -38,8 +38,8 @@ def make(folder: Path, scratch: Path) -> None:
     strong = [mixer for mixer in mixers if mixer not in UNIFORM]
     table = pd.DataFrame(index=pd.Index(scores, name="score"))
     for side, of in zip(SIDES, (mixers, strong), strict=True):
-        seeds = [[score[mixer].to_numpy() for mixer in of] for score in scores.values()]
-        table[side] = [correlation(own, [bits[mixer] for mixer in of]) for own in seeds]
+        theirs = [bits[mixer] for mixer in of]
+        table[side] = [correlation([score[mixer].to_numpy() for mixer in of], theirs) for score in scores.values()]
     write_in_page(folder, "correlations", table)
     means = scores["mean of the baselines"].groupby("mixer").mean()
     found = pd.DataFrame({"accuracy": means, "bits": models.groupby("mixer")[BITS].mean()}).loc[mixers]
