@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,63 +17,55 @@ Differences that the claim says to be above or below 0, or none: means over thre
 interval, after 60 epochs, over layers if none is named. The ± is over seeds only, also that of the mean of the tasks:
 the four tasks are fixed. The verdict is by the interval of that mean: open, or none found, if it includes 0. But it is
 mixed if two intervals of a line exclude 0 with opposite signs."""
+MUON, ADAMW, COSINE, FIRST, LAST = "muon, wsd", "adamw, wsd", "adamw, cosine", 1, -1
 
 
 class Measured(NamedTuple):
     """A measure of `mixerlab analyse`: whose, in which layer (None: the mean over layers), after how many epochs."""
 
-    mixer: str
-    variant: str
     measure: str
+    variant: str = MUON
+    mixer: str = "parallax"
     layer: int | None = None
     epochs: int = 60
     study: str = "optimizers"
 
 
-MUON, ADAMW, COSINE, FIRST, LAST = "muon, wsd", "adamw, wsd", "adamw, cosine", 1, -1
-Claim = tuple[str, int, Measured, Measured]
+Claim = tuple[str, int, Measured, dict[str, Any]]
 
 
 def claims() -> Iterator[Claim]:
-    """What the paper says, which sign the difference should have (0: none), and the two measures that differ."""
-
-    def larger(text: str, measure: str, less: str = ADAMW, mixer: str = "parallax") -> Claim:
-        return text, 1, Measured(mixer, MUON, measure), Measured(mixer, less, measure)
-
-    def beyond(text: str, sign: int, measure: str, optimizer: str, of_attention: str = "") -> Claim:
-        attention = Measured("attn", optimizer, of_attention or measure)
-        return f"{text} ({optimizer})", sign, Measured("parallax", optimizer, measure), attention
-
+    """What the paper says, which sign the difference should have (0: none), a measure, and how the other differs."""
     for name in (MUON, ADAMW, COSINE):
-        cor = Measured("parallax", name, "cor", LAST)
-        yield f"COR grows with depth ({name})", 1, cor, cor._replace(layer=FIRST)
+        last, first = Measured("cor", name, layer=LAST), Measured("cor", name, layer=FIRST)
+        yield f"COR grows with depth ({name})", 1, last, {"layer": FIRST}
         change = f"{'exceeds' if name == MUON else 'barely recovers'} that of initial values"
-        yield f"COR of the last layer {change} ({name})", int(name == MUON), cor, cor._replace(epochs=0)
-        first = cor._replace(layer=FIRST)
-        yield f"COR of the first layer falls from initial values ({name})", -1, first, first._replace(epochs=0)
-    last = Measured("parallax", MUON, "cor", LAST)
-    yield "COR of the last layer is larger with Muon than with AdamW", 1, last, last._replace(variant=ADAMW)
-    for name, measure in (("the norm of Corr", "corr"), ("CPA", "cpa"), ("the norm of rho", "norm rho")):
-        yield larger(f"{name} is larger with Muon", measure)
+        yield f"COR of the last layer {change} ({name})", int(name == MUON), last, {"epochs": 0}
+        yield f"COR of the first layer falls from initial values ({name})", -1, first, {"epochs": 0}
+    last = Measured("cor", layer=LAST)
+    yield "COR of the last layer is larger with Muon than with AdamW", 1, last, {"variant": ADAMW}
+    for text, measure in (("the norm of Corr", "corr"), ("CPA", "cpa"), ("the norm of rho", "norm rho")):
+        yield f"{text} is larger with Muon", 1, Measured(measure), {"variant": ADAMW}
     for less in (ADAMW, COSINE):
-        for name in ("W_R", "W_RK"):
-            yield larger(f"srank {name} collapses ({less})", f"srank {name}", less)
+        for rank in ("srank W_R", "srank W_RK"):
+            yield f"{rank} collapses ({less})", 1, Measured(rank), {"variant": less}
     for mixer in ("attn", "parallax"):
-        for name in ("W_Q", "W_K", "W_QK"):
-            yield larger(f"srank {name} is larger with Muon ({mixer})", f"srank {name}", mixer=mixer)
-    for optimizer in (MUON, ADAMW, COSINE):
-        for name in ("W_Q", "W_K", "W_QK"):
-            yield beyond(f"srank {name} is that of attention", 0, f"srank {name}", optimizer)
-        for name in ("W_V", "W_O", "W_OV"):
-            yield beyond(f"srank {name} is above that of attention", 1, f"srank {name}", optimizer)
-        yield beyond("the sink in p is weaker than in attention", -1, "sink p", optimizer)
-        yield beyond("the sink in s is weaker than in attention", -1, "sink s", optimizer, "sink p")
-        yield beyond("the entropy of p is above attention's", 1, "entropy p", optimizer)
-    for name, sign in (("muon", 1), ("adamw", -1)):
-        gate = Measured("parallax", name, "gate", study="gate")
-        yield f"the gate {'opens' if sign > 0 else 'closes'} ({name})", sign, gate, gate._replace(epochs=0)
-    annealed = Measured("parallax", "", "norm W_R", study="wda")
-    yield "annealed weight decay (gamma = 2) keeps the norm of W_R", 1, annealed, Measured("parallax", MUON, "norm W_R")
+        for rank in ("srank W_Q", "srank W_K", "srank W_QK"):
+            yield f"{rank} is larger with Muon ({mixer})", 1, Measured(rank, mixer=mixer), {"variant": ADAMW}
+    attention = {"mixer": "attn"}
+    for name in (MUON, ADAMW, COSINE):
+        for rank in ("srank W_Q", "srank W_K", "srank W_QK"):
+            yield f"{rank} is that of attention ({name})", 0, Measured(rank, name), attention
+        for rank in ("srank W_V", "srank W_O", "srank W_OV"):
+            yield f"{rank} is above that of attention ({name})", 1, Measured(rank, name), attention
+        yield f"the sink in p is weaker than in attention ({name})", -1, Measured("sink p", name), attention
+        sink = Measured("sink s", name)
+        yield f"the sink in s is weaker than in attention ({name})", -1, sink, attention | {"measure": "sink p"}
+        yield f"the entropy of p is above attention's ({name})", 1, Measured("entropy p", name), attention
+    for name, change, sign in (("muon", "opens", 1), ("adamw", "closes", -1)):
+        yield f"the gate {change} ({name})", sign, Measured("gate", name, study="gate"), {"epochs": 0}
+    annealed, plain = Measured("norm W_R", "", study="wda"), {"variant": MUON, "study": "optimizers"}
+    yield "annealed weight decay (gamma = 2) keeps the norm of W_R", 1, annealed, plain
 
 
 def make(folder: Path, scratch: Path) -> None:
@@ -96,7 +88,7 @@ def claims_table(rows: pd.DataFrame) -> pd.DataFrame:
     tasks = in_order(rows["task"], TASKS)
     lines = {}
     for text, sign, one, other in claims():
-        seeds = (measured(rows, one) - measured(rows, other)).unstack("task")
+        seeds = (measured(rows, one) - measured(rows, one._replace(**other))).unstack("task")
         seeds["mean of the tasks"] = seeds.mean(axis=1)
         seeds = seeds.loc[:, seeds.count() > 1]
         if not seeds.empty:

@@ -7,6 +7,7 @@ from statistics import fmean
 import pandas as pd
 from makers import common
 from makers.arms import ARM, LONG
+from makers.common import at_best, rows_in
 from makers.screen import effects
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -80,41 +81,37 @@ def effects_figure(
 
 def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     """The change of accuracy by mixer, task, setting and seed, by ingredient and what it stands in place of."""
-    table = common.rows_in("table", common.EARLIER)
-    default = common.at_best(table)
-    one_rate = common.at_rate_of_task(table, "official_accuracy")
+    table = rows_in("table", common.EARLIER)
+    default = at_best(table)
     copying = default.xs("sc", level="task", drop_level=False)
-    of_16 = copying.xs("baseline", level="setting").groupby("mixer").mean()
     longer = copying[copying.index.get_level_values("setting").str.startswith("num_tokens_to_copy")]
-    copies_16 = of_16.sub(longer, level="mixer").reindex(copying.index, fill_value=0.0)
-    screen = common.rows_in("screen")
-    recipes = {key: common.at_best(rows) - default for key, rows in screen.groupby(["study", "recipe"])}
+    of_16 = copying.xs("baseline", level="setting").groupby("mixer").mean()
+    screen = rows_in("screen")
+    recipes = {key: at_best(rows) - default for key, rows in screen.groupby(["study", "recipe"])}
     factorial = screen[(screen["study"] == "factorial") & (screen["status"] == "finished")]
     factorial = factorial[factorial["mixer"] != "mamba"]  # which has no heads
     by_seed = {seed: effects(rows)["effect_B"] for seed, rows in factorial.groupby("seed")}
-    eighths = pd.concat(by_seed, names=["seed"]).reorder_levels([*common.CELL, "seed"])
-    arms = common.rows_in("arms")
+    arms = rows_in("arms")
     arms = arms[~arms["setting"].isin(LONG)]  # which have fewer seeds
-    zero_and_rotated = {key: common.at_best(rows) for key, rows in arms.groupby(ARM)}
-    adamw = common.at_best(common.rows_in("adamw", common.RECORDS), common.ADAMW_RATES)
-    by_validation = common.at_best(table, selection="clean")
-    last_epoch = common.at_best(table.assign(official_accuracy=table["test_accuracy"]))
-    today = common.at_best(common.rows_in("table", "rows.csv"), common.MUON_RATES)
-    own = common.rows_in("ingredients").groupby(["epochs", "batch_size", "mixer.num_heads"])
-    own_changes = {key: common.at_best(rows, common.MUON_RATES) - today for key, rows in own}
+    zero_and_rotated = {key: at_best(rows) for key, rows in arms.groupby(ARM)}
+    today = at_best(rows_in("table", "rows.csv"), common.MUON_RATES)
+    own = rows_in("ingredients").groupby(["epochs", "batch_size", "mixer.num_heads"])
+    own_changes = {key: at_best(rows, common.MUON_RATES) - today for key, rows in own}
     changes = {
-        ("checkpoint and rate by validation", "by test"): by_validation - default,
-        ("last epoch", "best checkpoint"): last_epoch - default,
-        ("one rate a task for all mixers", "best rate"): one_rate - default,
-        ("sc always copies 16 tokens", "16 to 96"): copies_16,
-        ("AdamW", "Muon"): adamw - default,
+        ("checkpoint and rate by validation", "by test"): at_best(table, selection="clean") - default,
+        ("last epoch", "best checkpoint"): at_best(table.assign(official_accuracy=table["test_accuracy"])) - default,
+        ("one rate a task for all mixers", "best rate"): common.at_rate_of_task(table, "official_accuracy") - default,
+        ("sc always copies 16 tokens", "16 to 96"): of_16.sub(longer, level="mixer").reindex(
+            copying.index, fill_value=0
+        ),
+        ("AdamW", "Muon"): at_best(rows_in("adamw", common.RECORDS), common.ADAMW_RATES) - default,
         ("200 epochs", "60"): own_changes[200, 128, 2],
         ("batch of 32", "128"): own_changes[60, 32, 2],
         ("batch of 512", "128"): own_changes[60, 512, 2],
         ("1 head of 128", "2 of 64"): recipes["one choice changed", "1x128"],
         ("4 heads of 32", "2 of 64"): recipes["finalists", "4x32"],
         ("8 heads of 16", "2 of 64"): own_changes[60, 128, 8],
-        ("16 heads of 8, over 16 recipes", "2 of 64"): eighths,
+        ("16 heads of 8, over 16 recipes", "2 of 64"): pd.concat(by_seed, names=["seed"]),
         ("no norms of q, k, rho", "norms"): recipes["finalists", "plain"].drop("mamba"),
         ("PyTorch's initial values", "N(0, 0.02)"): recipes["finalists", "PyTorch's init"],
         ("rho rotated", "not rotated"): zero_and_rotated[True, True] - zero_and_rotated[True, False],
