@@ -91,7 +91,8 @@ def challenge_table(others: pd.DataFrame) -> pd.DataFrame:
     rows = pd.concat([*(own[own["mixer"] == "parallax"] for own in both), others], join="inner")
     rows = rows.merge(others[[*PLACE, "seed"]].drop_duplicates())
     arms = {name_of(arm): common.best_of_seeds(own, common.RATES).groupby(PLACE) for arm, own in rows.groupby(ARM)}
-    return pd.DataFrame({name: seeds.apply(common.learned_and_best) for name, seeds in arms.items()})
+    table = pd.DataFrame({name: seeds.apply(common.learned_and_best) for name, seeds in arms.items()})
+    return table.loc[sorted(table.index, key=place_rank)]
 
 
 def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
