@@ -20,7 +20,7 @@ import yaml
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.errors import reason
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import LABELS, Record, check_results, labels_of_replicas, rows_digest
+from mixerlab.records.schema import LABELS, Record, labels_of_replicas, rows_digest
 from mixerlab.records.text import one_line
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ def forget(folder: Path) -> None:
 
 
 def write_record(folder: str | Path, record: Record) -> None:
-    """Writes `record.json`, with digests of its rows and of `metrics.csv`; ValueError for a score that cannot be."""
-    check_results(record)
+    """Writes `record.json`, with digests of its rows and of `metrics.csv`."""
     folder = Path(folder)
     digests = {"rows": rows_digest(record)}
     if (folder / METRICS_FILE).exists():  # a run that failed has none

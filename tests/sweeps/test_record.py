@@ -94,16 +94,6 @@ def test_record_and_config_come_back(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "record.json"]
 
 
-@pytest.mark.parametrize("score", [None, 85.0])
-def test_a_score_that_cannot_be_is_not_written(folder, score):
-    """As a task's own may be: NaN, which is null, or in percent."""
-    record = fakes.record(fakes.config(), [0.5, "diverged", 1])
-    record.rows[2]["clean_accuracy"] = score
-    with pytest.raises(ValueError, match=f"replica 2 has finished with clean_accuracy={score}"):
-        write_record(folder, record)
-    assert not folder.exists()
-
-
 CODE = """class Twice:
     factor = 2
 
