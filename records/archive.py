@@ -38,7 +38,7 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
     if not folders:
         raise ValueError(f"results_dir={str(results_dir)!r} has no finished run: train some, or name another folder")
     whole = io.BytesIO()
-    with lzma.open(whole, "wb") as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+    with tarfile.open(fileobj=whole, mode="w:xz") as archive:
         for folder in folders:
             _check_run(folder)
             for name in FILES:

@@ -27,7 +27,14 @@ def code_version(*modules: str) -> str:
     packages that are installed as editable included. A name that a package's `__init__` only passes on counts as the
     module that defines it, without its neighbours.
     """
-    sources = _used(modules)
+    sources: dict[str, _Source] = {}
+    waiting = {(name, _located(name)) for name in modules}
+    while waiting:
+        name, path = waiting.pop()
+        if name not in sources:
+            sources[name] = _source(path, name)
+            found = (_definition(one, path, name) for one in sources[name].imports)
+            waiting |= {one for one in found if one is not None}
     return _hash(tuple(sorted((name, source.text) for name, source in sources.items())))
 
 
@@ -68,19 +75,6 @@ def _content(node: object) -> object:
 
 
 _read: dict[Path, tuple[ModuleSpec | None, _Source]] = {}
-
-
-def _used(modules: tuple[str, ...]) -> dict[str, _Source]:
-    """These modules and those that they import, directly or not."""
-    sources: dict[str, _Source] = {}
-    waiting = {(name, _located(name)) for name in modules}
-    while waiting:
-        name, path = waiting.pop()
-        if name not in sources:
-            sources[name] = _source(path, name)
-            found = (_definition(one, path, name) for one in sources[name].imports)
-            waiting |= {one for one in found if one is not None}
-    return sources
 
 
 def _source(path: Path, name: str) -> _Source:
