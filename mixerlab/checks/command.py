@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         mixers = mixers_of(config["mixer"])
         for prefix, mixer in mixers.items():
             label = f"{prefix}={mixer['name']}"
-            check_component(prefix, mixer, "mixer")
+            check_component(prefix, mixer)
         parts = Parts.of(config)
         for prefix, (name, make) in zip(mixers, parts.mixers, strict=True):
             label = f"{prefix}={name}"

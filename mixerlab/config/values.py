@@ -131,9 +131,9 @@ def _check(config: dict[str, Any], task: Task) -> None:
     for group, key in (("mixer", "name"), ("task", "name"), ("task", "setting")):
         check_name(f"{group}.{key}", config[group].get(key))
     for prefix, mixer in mixers_of(config["mixer"]).items():
-        check_component(prefix, mixer, "mixer")
-    check_component("optimizer", config["optimizer"], "optimizer")
-    check_component("schedule", config["schedule"], "schedule")
+        check_component(prefix, mixer)
+    for group in ("optimizer", "schedule"):
+        check_component(group, config[group])
     for group, keys in (("trainer", TrainerConfig), ("model", ModelConfig)):
         check_arguments(group, keys, config[group], yaml="the yamls in conf/")
         keys(**config[group])
@@ -166,11 +166,13 @@ OmegaConf.register_new_resolver(
 )
 
 
-def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
-    """Raises ValueError unless `_target_` names a class of this group that takes the other keys but `name`.
+def check_component(prefix: str, part: dict[str, Any]) -> None:
+    """Raises ValueError unless `_target_` names a class of its group that takes the other keys but `name`.
 
-    Its constructor's defaults are written into `part`, as an absent key is false.
+    `prefix` is that of the keys of `part`, such as `mixer.options.0`. The constructor's defaults are written into
+    `part`, as an absent key is false.
     """
+    group = prefix.partition(".")[0]
     check_name(f"{prefix}.name", part.get("name"))
     name = f"{prefix}={part['name']}"
     base, supplied = _COMPONENTS[group]

@@ -147,7 +147,7 @@ def test_what_needs_more_than_gradients_is_refused_by_name(optimizer, message):
     made_of = None if optimizer is None else {"_target_": f"{optimizer.__module__}.{optimizer.__name__}"}
     optimizer = {"name": "torch", "_target_": f"{TorchOptimizer.__module__}.TorchOptimizer", "lr": 1e-3, "all": made_of}
     with pytest.raises(ValueError, match=re.escape(message)):
-        check_component("optimizer", optimizer, "optimizer")
+        check_component("optimizer", optimizer)
         schedule = {"name": "constant", "_target_": f"{Constant.__module__}.Constant"}
         check_optimizer(json.dumps([optimizer, schedule]), "")
 
@@ -162,7 +162,7 @@ def test_an_optimizer_of_one_model_says_how_a_run_trains_by_it():
     with pytest.raises(
         ValueError, match=r"optimizer=sgd: SGD .*: optimizer=torch 'optimizer.all={_target_: torch.optim."
     ):
-        check_component("optimizer", {"name": "sgd", "_target_": "torch.optim.SGD", "lr": 1e-3}, "optimizer")
+        check_component("optimizer", {"name": "sgd", "_target_": "torch.optim.SGD", "lr": 1e-3})
 
 
 def test_a_run_is_told_by_the_classes_inside_it(tmp_path):
