@@ -26,7 +26,7 @@ from torch import nn
 
 from mixerlab.benchmarks.measuring import Table, copy_rate, milliseconds, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import for_muon
-from mixerlab.config.building import Parts, TaskShape, maker, optimizer_maker
+from mixerlab.config.building import Parts, TaskShape, optimizer_maker
 from mixerlab.config.compose import compose
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.models.language_model import LanguageModel
@@ -88,8 +88,8 @@ class Trial:
         device = torch.device("cuda")
         population = Population(build, [0] * replicas).to(device)
         rates = [5e-3, 1e-3, 5e-4] * 3
-        schedule, make_optimizer = maker(cfg.schedule, "schedule")(), optimizer_maker(cfg.optimizer)
-        optimizer = make_optimizer(population=population, lr=rates[:replicas], schedule=schedule, total_steps=6000)
+        make_optimizer = optimizer_maker(cfg.optimizer, cfg.schedule)
+        optimizer = make_optimizer(population=population, lr=rates[:replicas], total_steps=6000)
         generator = torch.Generator(device).manual_seed(0)
         draw = partial(torch.randint, 0, task.vocab_size, device=device, generator=generator)
         shape = 100 * batch + 1, task.input_length

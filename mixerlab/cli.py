@@ -8,11 +8,14 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from mixerlab.records.interruption import GOES_ON, Terminated, terminated_by_signal
+from mixerlab.records.errors import Terminated
 from mixerlab.records.text import one_line
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ TOOLS = {
     "generate": "mixerlab.generate",
     "report": "mixerlab.sweeps.report.report",
 }
+# What the command of a run that was stopped does when it is given again.
+GOES_ON = "goes on from the last checkpoint, or from the start if there is none yet"
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would print
 
 
@@ -49,7 +54,7 @@ def main() -> None:
         arguments = [arguments[before], *arguments[:before], *arguments[before + 1 :]]
     is_tool = arguments[0] in TOOLS
     again = "does it again" if is_tool else GOES_ON
-    with terminated_by_signal():
+    with _terminated_by_signal():
         try:
             if is_tool:
                 importlib.import_module(TOOLS[arguments[0]]).main(arguments[1:])
@@ -66,6 +71,20 @@ def main() -> None:
             if os.environ.get(_FULL_ERROR) == "1":
                 raise
             sys.exit(f"error: {_message(error, again)}")
+
+
+@contextmanager
+def _terminated_by_signal() -> Iterator[None]:
+    """Within the block SIGTERM raises `Terminated`. Only in the main thread."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated(128 + number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 def _at_home(argument: str) -> str:

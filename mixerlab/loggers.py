@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from mixerlab.records.best import ended_at_best_rate, score_of
-from mixerlab.records.errors import type_and_message
-from mixerlab.records.interruption import users_code
+from mixerlab.records.errors import type_and_message, users_code
 from mixerlab.records.schema import Record
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.checks.outputs import OutputCheck
-from mixerlab.config.building import Parts, loggers_of
+from mixerlab.config.building import Parts, grouping_of, loggers_of, optimizer_maker
 from mixerlab.config.project import projects_in_use, use_noted_folders
 from mixerlab.config.values import checked, kept_record
 from mixerlab.loading import load, splits_of
@@ -29,9 +29,8 @@ from mixerlab.models.language_model import LanguageModel
 from mixerlab.records import files
 from mixerlab.records.atomic import remove_leftovers, replace_file
 from mixerlab.records.claims import claim, holder
-from mixerlab.records.errors import RefusedCode, RefusedMixer, with_place
+from mixerlab.records.errors import RefusedCode, RefusedMixer, users_code, with_place
 from mixerlab.records.identity import hyperparameters, replicas_of, run_id
-from mixerlab.records.interruption import users_code
 from mixerlab.records.provenance import COMMAND, git_state, provenance
 from mixerlab.records.schema import Record, changed_code, failed_record, labels_of_replicas, rows_digest, state_of
 from mixerlab.records.text import counted
@@ -261,13 +260,13 @@ def _measure(
     training = Training(
         build_model=this.build_model,
         splits=splits,
-        make_optimizer=partial(this.parts.make_optimizer, schedule=this.parts.make_schedule()),
+        make_optimizer=optimizer_maker(config["optimizer"], config["schedule"]),
         config=how,
         folder=this.folder,
         trained_rows=task.trained_rows,
         loggers=loggers,
         code=this.code,
-        grouping=this.parts.grouping,
+        grouping=grouping_of(config["optimizer"]),
         score=task.score,
         score_from=task.score_from,
         check=check,

@@ -1,10 +1,12 @@
-"""What an error says in one line, and where in the user's code it arose.
+"""What the user's code may raise, what an error says in one line, and where in the user's code it arose.
 
 Whatever a user has to change raises a `ValueError` of one line, here and above, and what the disk refuses an `OSError`.
 """
 
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -18,12 +20,39 @@ class Exited(Exception):
     """The user's code raised what is no `Exception`, such as `SystemExit`; the message has its type and words."""
 
 
+class Terminated(SystemExit):
+    """SIGTERM came. It is not the run that failed."""
+
+
 class RefusedCode(ValueError):
     """The user's code is not as it must be; the message says what to change, and needs no place and no traceback."""
 
 
 class RefusedMixer(RefusedCode):
     """Of the user's code it is a mixer, which the message does not name."""
+
+
+@contextmanager
+def users_code() -> Iterator[None]:
+    """Within the block the user's code is called: it raises an `Exception`, unless Ctrl-C or SIGTERM came.
+
+    An error behind which there is one of these is raised as that one: what is interrupted halfway often ends in an
+    error of its own, as PyTorch's writer of checkpoints does, and Lightning makes `SystemExit` of Ctrl-C. That is no
+    failed run. Any other `SystemExit` is an error like others (`Exited`). The working folder stays what it was.
+    """
+    try:
+        with chdir("."):
+            yield
+    except BaseException as error:
+        behind: BaseException | None = error
+        while behind is not None:
+            if isinstance(behind, KeyboardInterrupt | Terminated):
+                raise behind from None
+            behind = behind.__context__
+        if isinstance(error, Exception):
+            raise
+        # With its traceback, which has the place in the user's code.
+        raise Exited(type_and_message(error)).with_traceback(error.__traceback__) from error
 
 
 def with_place(error: BaseException) -> str:

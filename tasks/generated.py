@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixerlab.records.errors import RefusedCode, with_place
-from mixerlab.records.interruption import users_code
+from mixerlab.records.errors import RefusedCode, users_code, with_place
 from mixerlab.tasks.base import IGNORE_INDEX, Split, Task, TaskRuleError, split_rng
 
 _FIRST_ROWS = 32  # drawn twice before the split is generated

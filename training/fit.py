@@ -20,8 +20,7 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
-from mixerlab.records.errors import reason
-from mixerlab.records.interruption import Terminated, users_code
+from mixerlab.records.errors import Terminated, reason, users_code
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.records.text import counted
 from mixerlab.training.callbacks import (

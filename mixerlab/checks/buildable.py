@@ -18,9 +18,8 @@ from mixerlab.config.building import Parts, TaskShape, grouping_of, loggers_of, 
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.errors import RefusedCode, RefusedMixer, type_and_message, with_place
+from mixerlab.records.errors import RefusedCode, RefusedMixer, type_and_message, users_code, with_place
 from mixerlab.records.identity import as_list
-from mixerlab.records.interruption import users_code
 from mixerlab.tasks.base import Task
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
@@ -55,18 +54,17 @@ def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tup
     """
     config = json.loads(described)
     parts = Parts.of(config)
-    schedule = parts.make_schedule()
-    check_schedule(schedule, config["schedule"]["name"])
+    check_schedule(maker(config["schedule"], "schedule")(), config["schedule"]["name"])
     for name, make in parts.mixers:
         try:
             check_construction(partial(make, d_model=parts.model.d_model))
         except RefusedMixer as error:
             raise ValueError(f"mixer={name}: {error}") from error
     build = partial(parts.build_model, TaskShape(2, 1, autoencode), n_layers=len(parts.mixers))
-    population = Population(build, (0,), parts.grouping)
-    lr = as_list(config["optimizer"]["lr"])[:1]
-    parts.make_optimizer(population=population, lr=lr, schedule=schedule, total_steps=8)
-    check_optimizer(json.dumps([config["optimizer"], config["schedule"]], sort_keys=True), code)
+    optimizer, schedule = config["optimizer"], config["schedule"]
+    population = Population(build, (0,), grouping_of(optimizer))
+    optimizer_maker(optimizer, schedule)(population=population, lr=as_list(optimizer["lr"])[:1], total_steps=8)
+    check_optimizer(json.dumps([optimizer, schedule], sort_keys=True), code)
     mixers = parts.mixers_in(build())
     for name, mixer in mixers:
         # For a GPU, as the hosts that train may have one; without one here a mixer may fail to ask what it can do.
@@ -86,8 +84,8 @@ def check_optimizer(parts: str, code: str) -> None:
         attention = partial(Attention, d_model=16, num_heads=2)
         model = partial(LanguageModel, vocab_size=8, d_model=16, n_layers=1, make_mixer=attention)
         population = Population(model, [0] * number, grouping_of(optimizer))
-        run = {"population": population, "lr": as_list(optimizer["lr"])[:1] * number, "total_steps": 8}
-        return optimizer_maker(optimizer)(schedule=maker(schedule, "schedule")(), **run)
+        rates = as_list(optimizer["lr"])[:1] * number
+        return optimizer_maker(optimizer, schedule)(population=population, lr=rates, total_steps=8)
 
     alone, two = with_replicas(1), with_replicas(2)
     try:

@@ -13,8 +13,7 @@ from mixerlab.checks.outputs import ROWS, Kind, find_leak, find_state
 from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
-from mixerlab.records.errors import RefusedMixer, with_place
-from mixerlab.records.interruption import users_code
+from mixerlab.records.errors import RefusedMixer, users_code, with_place
 from mixerlab.training.execution import Decision, choose_execution, gradient_note
 from mixerlab.training.population import Population, seeded
 

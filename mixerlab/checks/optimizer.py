@@ -5,8 +5,7 @@ import io
 import torch
 from torch import Tensor
 
-from mixerlab.records.errors import RefusedCode, type_and_message, with_place
-from mixerlab.records.interruption import users_code
+from mixerlab.records.errors import RefusedCode, type_and_message, users_code, with_place
 from mixerlab.training.optimizers import PopulationOptimizer, has_own_step
 from mixerlab.training.schedules import Schedule
 

@@ -12,9 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from mixerlab.config.project import projects_in_use
 from mixerlab.records.code_version import file_in
-from mixerlab.records.errors import with_place
+from mixerlab.records.errors import users_code, with_place
 from mixerlab.records.identity import present
-from mixerlab.records.interruption import users_code
 
 _PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
 _LISTS, _GROUPS = (list, tuple, Sequence), (dict, Mapping)

@@ -1,7 +1,7 @@
 """What a config describes, built: a model, its mixers, an optimizer, loggers."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,7 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import LINEAR_STD, AutoEncoder
 from mixerlab.models.initial_values import overwritten
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.errors import Exited, with_place
-from mixerlab.records.interruption import users_code
+from mixerlab.records.errors import Exited, users_code, with_place
 from mixerlab.tasks.base import Task
 from mixerlab.training.layout import Grouping
 from mixerlab.training.torch_optimizer import PARTS
@@ -32,9 +31,6 @@ class TaskShape(NamedTuple):
     autoencode: bool = False
 
 
-NamedMakers = list[tuple[str, Callable[..., SequenceMixer]]]
-
-
 def maker(cfg: Mapping[str, Any], group: str) -> Callable[..., Any]:
     """Instantiates the `_target_` of a config; its `name` is a label, which messages give behind `group`.
 
@@ -45,10 +41,13 @@ def maker(cfg: Mapping[str, Any], group: str) -> Callable[..., Any]:
     return _maker(arguments, f"{group}={cfg.get('name', cfg.get('_target_'))}")
 
 
-def optimizer_maker(cfg: Mapping[str, Any]) -> Callable[..., Any]:
-    """`maker` of an optimizer. It gets those inside it as partial functions, as each replica has its own of them."""
-    inner = {part: dict(cfg[part]) | {"_partial_": True} for part in PARTS if cfg.get(part) is not None}
-    return maker(dict(cfg) | inner, "optimizer")
+def optimizer_maker(optimizer: Mapping[str, Any], schedule: Mapping[str, Any]) -> Callable[..., Any]:
+    """Makes the optimizer of a population from the configs of both: of `population`, `lr` and `total_steps`.
+
+    It gets optimizers inside it as partial functions, as each replica has its own of them.
+    """
+    inner = {part: dict(optimizer[part]) | {"_partial_": True} for part in PARTS if optimizer.get(part) is not None}
+    return partial(maker(dict(optimizer) | inner, "optimizer"), schedule=maker(schedule, "schedule")())
 
 
 def _maker(config: Mapping[str, Any], label: str) -> Callable[..., Any]:
@@ -70,30 +69,43 @@ def _maker(config: Mapping[str, Any], label: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a run is made of, each to be built as often as it is needed.
+    """What models are made of, as often as one is needed: the keys, and the mixers of the first layers.
 
-    `mixers` are as `mixer_makers` gives them; `make_schedule` and `make_optimizer` take what a run supplies.
+    Of each mixer there is the name and a maker, which takes `d_model` and `layer_idx`.
     """
 
-    mixers: NamedMakers
+    mixers: Sequence[tuple[str, Callable[..., SequenceMixer]]]
     model: ModelConfig
-    make_schedule: Callable[..., Any]
-    make_optimizer: Callable[..., Any]
-    grouping: Grouping
 
     @classmethod
     def of(cls, cfg: Mapping[str, Any]) -> Self:
-        return cls(
-            mixers=mixer_makers(cfg["mixer"], cfg["model"]["n_layers"]),
-            model=ModelConfig(**cfg["model"]),
-            make_schedule=maker(cfg["schedule"], "schedule"),
-            make_optimizer=optimizer_maker(cfg["optimizer"]),
-            grouping=grouping_of(cfg["optimizer"]),
-        )
+        """Those that a config's `mixer` and `model` describe."""
+        model = ModelConfig(**cfg["model"])
+
+        def made(make: Callable, asked: list[str], d_model: int, layer_idx: int = 0) -> SequenceMixer:
+            place = {"layer_idx": layer_idx, "num_layers": model.n_layers}
+            return make(d_model=d_model, **{key: place[key] for key in asked})
+
+        mixers = [
+            (mixer["name"], partial(made, maker(mixer, prefix), asked_for(mixer["_target_"], list(mixer.keys()))))
+            for prefix, mixer in mixers_of(cfg["mixer"]).items()
+        ]
+        return cls(mixers, model)
 
     def build_model(self, task: Task | TaskShape, n_layers: int | None = None) -> LanguageModel | AutoEncoder:
-        """One replica's model: a language model, or the auto-encoder if the task asks so."""
-        return model_of(self.mixers, self.model, task, n_layers)
+        """A language model, or the auto-encoder if the task asks so, with `n_layers` in place of its key."""
+        keys = self.model
+        layers = enumerate(itertools.cycle(make for _, make in self.mixers))
+        # Each is made when its block is.
+        made: Iterator[SequenceMixer] = (make(d_model=keys.d_model, layer_idx=number) for number, make in layers)
+        if keys.shared_mixer:
+            made = itertools.cycle(list(itertools.islice(made, len(self.mixers))))
+        common: dict[str, Any] = {"d_model": keys.d_model, "n_layers": n_layers or keys.n_layers, "d_ff": keys.d_ff}
+        common["make_mixer"] = partial(next, made)
+        if task.autoencode:
+            return AutoEncoder(task.vocab_size, task.input_length, **common, redraw_all=keys.autoencoder_redraw_all)
+        own = {key: getattr(keys, key) for key in ("linear_std", "tie_embeddings", "logit_softcap")}
+        return LanguageModel(task.vocab_size, **common, **own)
 
     def mixers_in(self, model: LanguageModel | AutoEncoder) -> list[tuple[str, SequenceMixer]]:
         """The mixers of the first layers of such a model, each with its name."""
@@ -112,39 +124,6 @@ class Parts:
             if (names := list(overwritten(make(d_model=self.model.d_model), linear_std)))
         ]
         return list(dict.fromkeys(warnings))
-
-
-def mixer_makers(cfg: Mapping[str, Any], n_layers: int) -> NamedMakers:
-    """Name and maker of the mixers of the first layers: one, or those of a hybrid's pattern.
-
-    A maker takes `d_model` and `layer_idx`, and gives a constructor its place if it asks for it.
-    """
-
-    def made(make: Callable, asked: list[str], d_model: int, layer_idx: int = 0) -> SequenceMixer:
-        place = {"layer_idx": layer_idx, "num_layers": n_layers}
-        return make(d_model=d_model, **{key: place[key] for key in asked})
-
-    return [
-        (mixer["name"], partial(made, maker(mixer, prefix), asked_for(mixer["_target_"], list(mixer.keys()))))
-        for prefix, mixer in mixers_of(cfg).items()
-    ]
-
-
-def model_of(
-    mixers: NamedMakers, keys: ModelConfig, task: Task | TaskShape, n_layers: int | None = None
-) -> LanguageModel | AutoEncoder:
-    """A model of these mixers (`mixer_makers`), with `n_layers` in place of those that the keys say."""
-    layers = enumerate(itertools.cycle(make for _, make in mixers))
-    # Each is made when its block is.
-    made: Iterator[SequenceMixer] = (make(d_model=keys.d_model, layer_idx=number) for number, make in layers)
-    if keys.shared_mixer:
-        made = itertools.cycle(list(itertools.islice(made, len(mixers))))
-    common: dict[str, Any] = {"d_model": keys.d_model, "n_layers": n_layers or keys.n_layers, "d_ff": keys.d_ff}
-    common["make_mixer"] = partial(next, made)
-    if task.autoencode:
-        return AutoEncoder(task.vocab_size, task.input_length, **common, redraw_all=keys.autoencoder_redraw_all)
-    own = {key: getattr(keys, key) for key in ("linear_std", "tie_embeddings", "logit_softcap")}
-    return LanguageModel(task.vocab_size, **common, **own)
 
 
 def grouping_of(optimizer: Mapping[str, Any]) -> Grouping:

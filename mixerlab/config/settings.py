@@ -17,8 +17,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from mixerlab.config.arguments import check_arguments, subclass_of
 from mixerlab.config.project import composed_anew, given
-from mixerlab.records.errors import with_place
-from mixerlab.records.interruption import users_code
+from mixerlab.records.errors import users_code, with_place
 from mixerlab.records.names import BASELINE
 from mixerlab.records.schema import MEASURED, Score
 from mixerlab.tasks.base import Task

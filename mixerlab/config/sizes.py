@@ -9,7 +9,7 @@ from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.arguments import check_arguments
-from mixerlab.config.building import TaskShape, mixer_makers, model_of
+from mixerlab.config.building import Parts, TaskShape
 from mixerlab.config.hybrid import composed_mixer, is_hybrid, mixers_of
 from mixerlab.config.values import ModelConfig, check_component, mixer_version
 from mixerlab.models.block import GRANULE, inner_width
@@ -30,7 +30,7 @@ def match_params(cfg: DictConfig, hydra_config: HydraConf) -> None:
         raise ValueError(f"model.match_params={name}: name a mixer, not a hybrid")
     for mixer in (own, other):
         for prefix, layer in mixers_of(mixer).items():
-            check_component(prefix, layer, "mixer")
+            check_component(prefix, layer)
     code = mixer_version({"mixer": own}), mixer_version({"mixer": other})
     cfg.model.d_ff = _matched(json.dumps(own), json.dumps(other), json.dumps(model), code)
 
@@ -45,8 +45,8 @@ def _matched(own: str, other: str, model: str, code: tuple[str, str]) -> int | N
     usual, per_unit = inner_width(keys.d_model), 3 * keys.d_model * keys.n_layers
     # With a vocabulary of 1: what the task adds is the same for all mixers.
     with seeded(0):
-        makers = [mixer_makers(json.loads(mixer), keys.n_layers) for mixer in (own, other)]
-        models = [model_of(mixers, keys, TaskShape(1, 1)) for mixers in makers]
+        parts = [Parts.of({"mixer": json.loads(mixer), "model": json.loads(model)}) for mixer in (own, other)]
+        models = [each.build_model(TaskShape(1, 1)) for each in parts]
     ours, theirs = (sum(each.numel() for each in one.parameters()) - per_unit * usual for one in models)
     d_ff = GRANULE * round((usual + (theirs - ours) / per_unit) / GRANULE)
     if d_ff < GRANULE:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from omegaconf import DictConfig
 
-from mixerlab.records.interruption import users_code
+from mixerlab.records.errors import users_code
 
 if TYPE_CHECKING:
     from mixerlab.sweeps.launch.cells import Cell

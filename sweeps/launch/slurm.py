@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from mixerlab.records.errors import message_of
-from mixerlab.records.interruption import Terminated
+from mixerlab.records.errors import Terminated, message_of
 from mixerlab.sweeps.launch.executors import Ended, Train, attempt
 
 if TYPE_CHECKING:
