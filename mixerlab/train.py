@@ -298,11 +298,13 @@ def _measure(
 def _set_up_lightning() -> None:
     """This process trains alone, whatever a cluster's variables say: Lightning's loggers write nothing in rank 1.
 
-    No more of Lightning's advice, of which devices it has found, or of its own use of PyTorch; its warnings stay.
+    No more of Lightning's advice, of which devices it has found, of SIGTERM, which the command tells, or of its own use
+    of PyTorch; its warnings stay.
     """
     rank_zero_only.rank = 0  # type: ignore[attr-defined]
-    # By its own name: Lightning sets the level of the logger above it when it is imported.
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    # By their own names: Lightning sets the level of the logger above them when it is imported.
+    for name in ("utilities.rank_zero", "trainer.connectors.signal_connector"):
+        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.WARNING)
     for message in (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "The `srun` command is available"):
         warnings.filterwarnings("ignore", message)
 

@@ -63,7 +63,7 @@ class SequenceMixer(nn.Module):
         state = self.init_state(1, seq_len, torch.device("meta"), torch.float32)
         if state:
             return sum(x.numel() for x in state.values() if x.is_floating_point())
-        raise NotImplementedError(
+        raise ValueError(
             f"{type(self).__name__} has no state_size: write state_size(self, seq_len), the number of elements that a"
             " layer carries from token to token"
         )

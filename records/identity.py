@@ -108,7 +108,7 @@ def replicas_of(config: Mapping[str, Any]) -> list[tuple[float, int]]:
     rates, seeds = as_list(config["optimizer"]["lr"]), as_list(config["seed"])
     for lr in rates:
         if type(lr) not in (int, float) or not 1e-30 <= lr <= 1e30:  # float32 overflows, and so do axes of figures
-            raise ValueError(f"optimizer.lr={lr!r} must be a number in [1e-30, 1e+30]")
+            raise ValueError(f"optimizer.lr={lr!r} must be a number in [1e-30, 1e+30], or a list of such")
     for seed in seeds:
         if type(seed) is not int or not 0 <= seed < 2**31:
             raise ValueError(f"seed={seed!r} must be a whole number from 0 to 2^31 - 1")

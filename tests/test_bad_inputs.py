@@ -65,6 +65,7 @@ UNFIT = {
     "mixer=parallax mixer.backend=cuda": ("'cuda'", "auto"),
     "optimizer.betas=[0.9]": ("optimizer.betas=[0.9]", "two numbers"),
     "optimizer.lr=0": ("optimizer.lr=0", "1e-30"),
+    "optimizer.lr='1e-3,1e-2'": ("optimizer.lr='1e-3,1e-2'", "or a list"),
     "optimizer.lr=[]": ("optimizer.lr=[]", "a number, or a list"),
     "optimizer.lr=[0.01,0.01]": ("optimizer.lr=[0.01, 0.01]", "different"),
     "optimizer.lr=[0.1,1e31]": ("1e+31", "1e+30"),

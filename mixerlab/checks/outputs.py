@@ -120,12 +120,19 @@ class _Look:
         self.others = (self.tokens + steps) % vocab_size
 
     def finding(self, bf16: bool) -> Finding | None:
-        """What changes before the cuts; it is the future if it changes with one cut for all rows too."""
+        """What changes before the cuts; it is the future if it changes with one cut for all rows too.
+
+        In evaluation mode other rows come first: a state that goes on from one row to the next brings in their end.
+        """
         found = self._leak(self.cut_of_row, bf16, Kind.ROWS)
-        if found is not None and found.kind is Kind.ROWS:
-            for cut in dict.fromkeys((found.since, *self.cuts[:4])):
-                if ahead := self._leak(torch.full_like(self.cut_of_row, cut), bf16, Kind.FUTURE):
-                    return ahead
+        if found is None or found.kind is not Kind.ROWS:
+            return found
+        mixed = None if self.population.model.training else self.mixed_rows(bf16)
+        if mixed is not None and mixed.kind is Kind.ROWS:
+            return mixed
+        for cut in dict.fromkeys((found.since, *self.cuts[:4])):
+            if ahead := self._leak(torch.full_like(self.cut_of_row, cut), bf16, Kind.FUTURE):
+                return ahead
         return found
 
     def mixed_rows(self, bf16: bool) -> Finding | None:

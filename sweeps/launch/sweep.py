@@ -109,7 +109,7 @@ class Sweep:
         except (ValueError, OSError) as error:
             sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
         print(f"\n{text}\n")
-        print(f"tables and figures: {folder}\nof all sweeps named {name}, or by other keys: {again}")
+        print(f"tables and figures: {folder}\nmake them of all sweeps named {name}, or by other keys: {again}")
         return folder
 
 

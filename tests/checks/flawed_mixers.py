@@ -191,6 +191,7 @@ FLAWS = {
         lambda m, x, y: past(y) + (torch.arange(len(y)) % 2).view(-1, 1, 1) * y.roll(1, 0), OTHER_ROWS
     ),
     "over the batch": Flaw(lambda m, x, y: past(y) + y.mean(0, keepdim=True).cumsum(1), OTHER_ROWS),
+    "on from the row before": Flaw(lambda m, x, y: past(y.flatten(0, 1)[None]).view_as(y), OTHER_ROWS),
     # earlier calls
     "remembers": Flaw(remembers, STATE),
     "writes": Flaw(writes, WRITES, with_buffer),

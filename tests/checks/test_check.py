@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mixerlab.checks.contract import WIDTH, check_mixer, check_replicas, check_state
+from mixerlab.checks.contract import WIDTH, check_everything, check_mixer, check_replicas, check_state
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.errors import RefusedMixer
 
@@ -163,3 +163,17 @@ def test_the_state_of_a_mixer_of_ones_own():
     check_state(Sums())
     with pytest.raises(RefusedMixer, match=r"state_size\(17\) is 5, and init_state gives 32 elements"):
         check_state(Sums(elements=5))
+
+
+class Unsized(SequenceMixer):
+    def __init__(self):
+        super().__init__()
+        self.o = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.o(x.cumsum(dim=1))
+
+
+def test_a_mixer_without_state_size_is_told_to_write_it():
+    with pytest.raises(ValueError, match=r"^Unsized has no state_size: write state_size\(self, seq_len\)"):
+        check_everything(Unsized)

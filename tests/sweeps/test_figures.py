@@ -226,13 +226,27 @@ def test_training_curves_name_the_scores_without_a_curve(tmp_path):
     assert told.endswith("; no curve of attn on icr; no curve of gdn on mem")
 
 
-def keep_epochs(results, run_id, replica, epochs):
-    """Writes only these of the replica's metrics, and a record with their digest."""
-    folder = run_folder(results, run_id)
-    rows, record = read_metrics(folder), read_record(folder)
-    write_metrics(folder, rows[(rows["replica"] != replica) | (rows["epoch"] < epochs)])
+def write_curves(folder, rows):
+    """Writes other metrics, and the record with their digest."""
+    record = read_record(folder)
+    write_metrics(folder, rows)
     (folder / RECORD_FILE).unlink()
     write_record(folder, record)
+
+
+def test_the_curves_of_a_run_are_legible(tmp_path):
+    """Also if the ticks of its loss need two decimals where a panel has room for nine."""
+    folder = run_folder(tmp_path, fakes.add_run(tmp_path, [0.3, 0.9, 0.5]))
+    rows = read_metrics(folder).query("epoch < 4")
+    write_curves(folder, rows.assign(train_loss=3.17 - 0.618 * rows["epoch"]))
+    assert_legible(run_curves(folder))
+
+
+def keep_epochs(results, run_id, replica, epochs):
+    """Leaves only these of the replica's metrics."""
+    folder = run_folder(results, run_id)
+    rows = read_metrics(folder)
+    write_curves(folder, rows[(rows["replica"] != replica) | (rows["epoch"] < epochs)])
 
 
 def test_a_frozen_seed_counts_until_the_last_one_ends(tmp_path):
