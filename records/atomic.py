@@ -1,6 +1,5 @@
 """Files that survive a kill and a full disk: `replace_file` writes each of a results folder whole or not at all."""
 
-import errno
 import os
 import re
 import uuid
@@ -31,14 +30,6 @@ def replace_file(path: Path, content: str | bytes) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:  # the new name comes to disk as well
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def remove_leftovers(folder: Path) -> None:
