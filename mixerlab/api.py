@@ -52,7 +52,7 @@ def run(*overrides: str, config_dir: ConfigDir = None, config: DictConfig | None
         use_folders(config_dir)
     if config.get("dry_run") is True:
         raise ValueError("dry_run=true: mixerlab.run trains; mixerlab.compose(...) only gives the config")
-    return train.run(config, patience=train.PATIENCE)
+    return train.run(config)
 
 
 def check(mixer: Callable[..., SequenceMixer], d_model: int = WIDTH, **arguments: Any) -> str:

@@ -108,17 +108,20 @@ def _run_hydra(arguments: list[str]) -> None:
     import hydra
 
     from mixerlab.config.hints import one_line_refusals
-    from mixerlab.records.provenance import COMMAND, shell_command
+    from mixerlab.records.provenance import shell_command
 
-    os.environ[COMMAND] = shell_command(*sys.argv)
+    command = shell_command(*sys.argv)
+
+    def train(cfg: "DictConfig") -> None:
+        _train_run(cfg, command)
+
     wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
     os.environ[_FULL_ERROR] = "1"
     try:
         with one_line_refusals():
             sys.argv[1:] = _left_to_cells(_overrides_first(arguments))
-            hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
+            hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train)()
     finally:
-        del os.environ[COMMAND]
         if not wants_tracebacks:
             del os.environ[_FULL_ERROR]
 
@@ -170,15 +173,17 @@ def _left_to_cells(arguments: list[str]) -> list[str]:
     return left
 
 
-def train_run(cfg: "DictConfig") -> None:
-    """What Hydra calls without -m: trains one run, and says what came of it."""
+def _train_run(cfg: "DictConfig", command: str) -> None:
+    """What Hydra calls without -m, with what the user typed: trains one run, and says what came of it."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
     from mixerlab.config.compose import complete
     from mixerlab.config.project import command_line_folders, use_folders
-    from mixerlab.train import PATIENCE, RunFailed, run, run_state
+    from mixerlab.records.provenance import COMMAND
+    from mixerlab.train import RunFailed, run, run_state
 
+    OmegaConf.get_cache(cfg)[COMMAND] = command
     hydra_config = HydraConfig.get()
     try:
         use_folders(command_line_folders(hydra_config))
@@ -192,7 +197,7 @@ def train_run(cfg: "DictConfig") -> None:
             print(OmegaConf.to_yaml(cfg, resolve=True))
             print(f"# {folder}: {state}")
             return
-        record = run(cfg, patience=PATIENCE)
+        record = run(cfg)
     except (ValueError, OSError, RunFailed) as error:
         sys.exit(f"error: {_message(error)}")
     if record is not None:

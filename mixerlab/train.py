@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _warn_once = cache(log.warning)  # a sweep has many runs of the same mixer
-PATIENCE = 1.0  # seconds that a single run waits for another process to release it; a sweep's check takes an instant
+PATIENCE = 1.0  # seconds that a run waits for another process to release it; a sweep's check takes an instant
 
 
 class RunFailed(RuntimeError):
@@ -114,10 +114,10 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
     return this.folder, state_of(this.kept_record(), this.code)
 
 
-def run(cfg: DictConfig, patience: float = 0) -> Record | None:
+def run(cfg: DictConfig) -> Record | None:
     """Trains what `cfg` describes, and returns its record; a finished run is only read.
 
-    None if another process is still training this run after `patience` seconds.
+    None if another process is training this run.
 
     Raises:
         ValueError: a value in the config that no run can have, in which case nothing is written; a results folder
@@ -138,7 +138,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
             raise ValueError("trainer.accelerator='gpu', but PyTorch finds no GPU here: choose auto or cpu")
         splits = splits_of(this.task, this.config) if "data_sha256" in this.config["task"] else None
     files.check_writable(cfg.results_dir)
-    with claim(this.folder, patience) as ours:
+    with claim(this.folder, PATIENCE) as ours:
         if not ours:
             log.info("another process is training this run (%s): %s", holder(this.folder), this.folder)
             return None

@@ -1,7 +1,6 @@
 """Where a record comes from: code, versions, machine, time. Nothing here is part of a result."""
 
 import functools
-import os
 import platform
 import shlex
 import subprocess
@@ -16,9 +15,7 @@ from typing import Any
 import mixerlab
 
 PACKAGES = ("mixerlab", "torch", "triton", "lightning", "hydra-core", "numpy", "fla-core")
-# The variable in which the `mixerlab` command leaves what the user typed: it changes `sys.argv` for Hydra, and the
-# processes of a launcher have arguments of their own.
-COMMAND = "MIXERLAB_COMMAND"
+COMMAND = "mixerlab.command"  # in the cache of a config: what trains its run, where `sys.argv` is another command
 
 # What a training says of itself; as here where it failed.
 _UNKNOWN: dict[str, Any] = {
@@ -52,7 +49,7 @@ def provenance(
 ) -> dict:
     """The `provenance` of a record that is written now; what is `measured` stands in place of `_UNKNOWN`.
 
-    The process that ended the run began it at `started_at`. `command` is None if what was typed trained it alone.
+    The process that ended the run began it at `started_at`. `command` is None if it is that of this process.
     """
     known = _UNKNOWN | measured
     return known | {
@@ -61,7 +58,7 @@ def provenance(
         "code_version": dict(code),
         "versions": versions(),
         **git,
-        "command": command or os.environ.get(COMMAND, shell_command(*sys.argv)),
+        "command": command or shell_command(*sys.argv),
     }
 
 
