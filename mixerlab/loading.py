@@ -79,7 +79,7 @@ def load(
     folder = checked_folder(run_folder)
     if config_dir is not None:
         use_folders(config_dir)
-    record, config = read_run(folder.parents[1], folder.name)
+    record, config = read_run(folder)
     if record is None or config is None or record.status != "finished":
         state = "not ended" if record is None else f"failed ({record.error})"
         raise ValueError(f"the run in {run_folder} has {state}: it has no weights")

@@ -94,7 +94,7 @@ def unpack(file: str | Path, folder: str | Path) -> None:
 def _check_run(folder: Path) -> None:
     """Raises `Unreadable` unless this is the folder of a finished run, with all of `FILES`."""
     with files.reading(folder):
-        record, _ = files.read_run(folder.parents[1], folder.name)
+        record, _ = files.read_run(folder)
         if record is None or record.status != "finished" or files.read_metrics(folder) is None:
             raise ValueError(f"it is no finished run, with its {', '.join(FILES)}")
 

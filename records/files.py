@@ -145,9 +145,8 @@ def check_config(config: Any, identity: str) -> None:
         raise ValueError(f"it describes run {run_id(config)}")
 
 
-def read_run(results_dir: str | Path, identity: str) -> tuple[Record | None, dict[str, Any] | None]:
+def read_run(folder: str | Path) -> tuple[Record | None, dict[str, Any] | None]:
     """The record and the config of a run; None for what is not there."""
-    folder = run_folder(results_dir, identity)
     with reading(folder):
         config, record = read_config(folder), read_record(folder)
         if record is not None:

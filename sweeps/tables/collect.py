@@ -55,7 +55,7 @@ def collect(
                 raise ValueError(f"{one} is no archive and no results folder: name the folder that holds runs/")
             for folder in sorted(Path(results).glob("runs/*/")):
                 if (configs is None or folder.name in configs) and not _is_finished(runs.get(folder.name, [])):
-                    own = _read(results, folder.name)
+                    own = _read(folder)
                     if folder.name not in runs or _is_finished(own):
                         runs[folder.name] = own
     rows = [row for own in runs.values() for row in own]
@@ -76,14 +76,14 @@ def _is_finished(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any(row["status"] == "finished" for row in rows)
 
 
-def _read(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
+def _read(folder: Path) -> list[dict[str, Any]]:
     """The rows of one run. Whatever is wrong with it costs this run and one line."""
     try:
-        record, config = read_run(results_dir, identity)
+        record, config = read_run(folder)
     except Unreadable as error:
-        rows = [{"run_id": identity, "status": "unreadable", "error": str(error)}]
+        rows = [{"run_id": folder.name, "status": "unreadable", "error": str(error)}]
         with suppress(Unreadable):
-            config = read_config(run_folder(results_dir, identity))
+            config = read_config(folder)
             rows += [] if config is None else _without_record(config, "unreadable")
         return rows
     if record is None:

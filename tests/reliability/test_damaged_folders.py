@@ -48,7 +48,7 @@ def test_a_damaged_file_costs_its_cell(results, reported, name):
     folder = victim(results)
     harm(folder / file)
     with pytest.raises(Unreadable, match=f"^{folder}") as error:
-        read_run(results, folder.name)
+        read_run(folder)
     assert "\n" not in str(error.value)
     text = reported(results)
     assert "0.900" in text and "0.800" not in text, text
@@ -60,7 +60,7 @@ def test_the_metrics_of_another_run_cost_their_curve(results):
     folder = victim(results)
     (other,) = (path for path in results.glob("runs/*/metrics.csv") if path.parent != folder)
     shutil.copy(other, folder)
-    record, _ = read_run(results, folder.name)
+    record, _ = read_run(folder)
     assert record.status == "finished"
     with pytest.raises(Unreadable, match=f"^{folder}/metrics.csv"):
         read_metrics(folder)
@@ -97,13 +97,13 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 def test_no_mutation_of_a_file_is_read_as_something_else(results, file, number):
     folder, draw = victim(results), random.Random(file)
     written = (folder / file).read_bytes()
-    record, _ = read_run(results, folder.name)
+    record, _ = read_run(folder)
     metrics = read_metrics(folder)
     refused = 0
     for place in range(number):
         (folder / file).write_bytes(mutated(written, draw))
         try:
-            found, _ = read_run(results, folder.name)
+            found, _ = read_run(folder)
             assert found.rows == record.rows, place
             assert read_metrics(folder).equals(metrics), place
         except Unreadable as error:
