@@ -38,7 +38,7 @@ def check_buildable(
     parts, mixers = _built(json.dumps(described, sort_keys=True), task.autoencode, json.dumps(code))
     sizes = [_call(mixer, name, "state_size", task.input_length) for name, mixer in mixers]
     for (name, mixer), size in zip(mixers, sizes, strict=True):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if type(size) is not int or size < 1:
             raise ValueError(f"mixer={name}: state_size gives {size!r}, and must give a whole number above 0")
         # A mixer with a longest sequence refuses the length of longer test rows here.
         _call(mixer, name, "state_size", task.for_split("test").input_length)

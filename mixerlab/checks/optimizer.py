@@ -48,7 +48,15 @@ def check_replicas_apart(optimizer: PopulationOptimizer) -> None:
     gradients = torch.randn(rounds, *parameters.shape, generator=torch.Generator().manual_seed(0))
 
     def saved() -> tuple[Tensor, bytes]:
-        return parameters.clone(), _saved(optimizer)
+        """The parameters, and the optimizer as a checkpoint has it; RefusedCode if it holds more than one can."""
+        stream = io.BytesIO()
+        try:
+            torch.save(optimizer.state_dict(), stream)
+            torch.load(io.BytesIO(stream.getvalue()), weights_only=True)
+        except Exception as error:
+            line = type_and_message(error).partition("WeightsUnpickler error: ")
+            raise RefusedCode(f"a checkpoint cannot hold its state: {line[2] or line[0]}") from error
+        return parameters.clone(), stream.getvalue()
 
     def steps(since: tuple[Tensor, bytes], numbers: range, share: float = 1.0) -> Tensor:
         """Where these steps move the first replica from what was `saved`, if the other has `share` of its gradients."""
@@ -85,18 +93,6 @@ def check_replicas_apart(optimizer: PopulationOptimizer) -> None:
             "its step mixes replicas: one moves otherwise beside another with other gradients. Each row of a tensor"
             " [R, ...] is a replica: reduce over dim=1, and never over the rows"
         )
-
-
-def _saved(optimizer: PopulationOptimizer) -> bytes:
-    """The optimizer in a checkpoint; RefusedCode if it holds more than one can."""
-    stream = io.BytesIO()
-    try:
-        torch.save(optimizer.state_dict(), stream)
-        torch.load(io.BytesIO(stream.getvalue()), weights_only=True)
-    except Exception as error:
-        line = type_and_message(error).partition("WeightsUnpickler error: ")
-        raise RefusedCode(f"a checkpoint cannot hold its state: {line[2] or line[0]}") from error
-    return stream.getvalue()
 
 
 def check_schedule(schedule: Schedule, name: str) -> None:

@@ -29,9 +29,9 @@ def class_of(target: object) -> type:
     found = getattr(module, name, None)
     if not isinstance(found, type):
         inside = found if isinstance(found, ModuleType) else module
-        classes = [key for key, value in vars(inside).items() if isinstance(value, type)]
         own = f"{inside.__name__}."  # what a package takes from its modules is its own
-        classes = [key for key in classes if f"{vars(inside)[key].__module__}.".startswith(own)]
+        named = [(key, value) for key, value in vars(inside).items() if isinstance(value, type)]
+        classes = [key for key, value in named if f"{value.__module__}.".startswith(own)]
         raise ValueError(f"_target_={target} is no class; classes in {inside.__name__}: {', '.join(classes) or 'none'}")
     return found
 

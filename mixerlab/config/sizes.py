@@ -41,11 +41,11 @@ def _matched(own: str, other: str, model: str, code: tuple[str, str]) -> int | N
 
     `code` tells apart what classes of the same names were before and after a module was reloaded.
     """
-    keys, name = ModelConfig(**json.loads(model)), json.loads(other)["name"]
-    usual, per_unit = inner_width(keys.d_model), 3 * keys.d_model * keys.n_layers
+    keys, name = json.loads(model), json.loads(other)["name"]
+    usual, per_unit = inner_width(keys["d_model"]), 3 * keys["d_model"] * keys["n_layers"]
     # With a vocabulary of 1: what the task adds is the same for all mixers.
     with seeded(0):
-        parts = [Parts.of({"mixer": json.loads(mixer), "model": json.loads(model)}) for mixer in (own, other)]
+        parts = [Parts.of({"mixer": json.loads(mixer), "model": keys}) for mixer in (own, other)]
         models = [each.build_model(TaskShape(1, 1)) for each in parts]
     ours, theirs = (sum(each.numel() for each in one.parameters()) - per_unit * usual for one in models)
     d_ff = GRANULE * round((usual + (theirs - ours) / per_unit) / GRANULE)
