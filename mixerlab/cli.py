@@ -8,8 +8,6 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -54,37 +52,29 @@ def main() -> None:
         arguments = [arguments[before], *arguments[:before], *arguments[before + 1 :]]
     is_tool = arguments[0] in TOOLS
     again = "does it again" if is_tool else GOES_ON
-    with _terminated_by_signal():
-        try:
-            if is_tool:
-                importlib.import_module(TOOLS[arguments[0]]).main(arguments[1:])
-            else:
-                _run_hydra(arguments)
-        except (Terminated, KeyboardInterrupt) as stop:
-            number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
-            print(f"stopped by {number.name}: the same command {again}", file=sys.stderr)
-            sys.exit(128 + number)
-        except BrokenPipeError:  # `mixerlab report | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
-            sys.exit(128 + signal.SIGPIPE)
-        except (ValueError, OSError) as error:
-            if os.environ.get(_FULL_ERROR) == "1":
-                raise
-            sys.exit(f"error: {_message(error, again)}")
-
-
-@contextmanager
-def _terminated_by_signal() -> Iterator[None]:
-    """Within the block SIGTERM raises `Terminated`. Only in the main thread."""
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise Terminated(128 + number)
-
-    before = signal.signal(signal.SIGTERM, terminate)
+    former = signal.signal(signal.SIGTERM, _terminate)
     try:
-        yield
+        if is_tool:
+            importlib.import_module(TOOLS[arguments[0]]).main(arguments[1:])
+        else:
+            _run_hydra(arguments)
+    except (Terminated, KeyboardInterrupt) as stop:
+        number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+        print(f"stopped by {number.name}: the same command {again}", file=sys.stderr)
+        sys.exit(128 + number)
+    except BrokenPipeError:  # `mixerlab report | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
+        sys.exit(128 + signal.SIGPIPE)
+    except (ValueError, OSError) as error:
+        if os.environ.get(_FULL_ERROR) == "1":
+            raise
+        sys.exit(f"error: {_message(error, again)}")
     finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, former)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated(128 + number)
 
 
 def _at_home(argument: str) -> str:

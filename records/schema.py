@@ -158,12 +158,6 @@ def rows_digest(record: Record) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def check_name(key: str, value: Any) -> None:
-    """Raises `ValueError` unless `value` can name a row, a column and a curve."""
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValueError(f"{key}={value!r} must be a name: a string in one printable line that is not empty")
-
-
 def changed_code(record: Record, code: Mapping[str, str]) -> list[str]:
     """The parts of a run (`mixer`, `task`, `training`, `start_from`) that differ from those that made `record`.
 

@@ -24,7 +24,7 @@ from mixerlab.records.code_version import code_version
 from mixerlab.records.files import Unreadable, read_record
 from mixerlab.records.identity import DATA_PATHS, replicas_of
 from mixerlab.records.named import check_sweep_name
-from mixerlab.records.schema import Record, changed_code, check_name, rows_digest
+from mixerlab.records.schema import Record, changed_code, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_of_files
 from mixerlab.training.optimizers import PopulationOptimizer
@@ -129,7 +129,7 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
 def _check(config: dict[str, Any], task: Task) -> None:
     """Checks the groups of a resolved config, and writes their constructors' defaults and the epochs of the task."""
     for group, key in (("mixer", "name"), ("task", "name"), ("task", "setting")):
-        check_name(f"{group}.{key}", config[group].get(key))
+        _check_name(f"{group}.{key}", config[group].get(key))
     for prefix, mixer in mixers_of(config["mixer"]).items():
         check_component(prefix, mixer)
     for group in ("optimizer", "schedule"):
@@ -160,6 +160,12 @@ def _steps_of(config: Mapping[str, Any], task: Task) -> int:
     return steps_of(task.trained_rows or trainer["epochs"] * num_rows, num_rows, trainer["batch_size"])
 
 
+def _check_name(key: str, value: Any) -> None:
+    """Raises `ValueError` unless `value` can name a row, a column and a curve."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError(f"{key}={value!r} must be a name: a string in one printable line that is not empty")
+
+
 # `${steps:750}`: so many steps as a fraction of the training.
 OmegaConf.register_new_resolver(
     "steps", lambda number, *, _root_: number / _steps_of(_root_, build_task(_root_.task)), replace=True
@@ -173,7 +179,7 @@ def check_component(prefix: str, part: dict[str, Any]) -> None:
     `part`, as an absent key is false.
     """
     group = prefix.partition(".")[0]
-    check_name(f"{prefix}.name", part.get("name"))
+    _check_name(f"{prefix}.name", part.get("name"))
     name = f"{prefix}={part['name']}"
     base, supplied = _COMPONENTS[group]
     component = subclass_of(torch.optim.Optimizer if group == "optimizer" else base, part.get("_target_"), name)
