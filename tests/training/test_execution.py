@@ -1,6 +1,7 @@
 """Replicas compute side by side, or one after another if vmap refuses the model, with the results of each alone."""
 
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -94,12 +95,10 @@ def test_an_error_of_the_model_is_its_own_and_says_where(tmp_path, execution):
 
 
 def test_out_of_memory_is_no_refusal(monkeypatch):
+    """Though there is room for one replica, in which the model is tried next."""
     population = Population(build_model, (0, 1))
-
-    def full(*_):
-        raise torch.OutOfMemoryError("no room")
-
-    monkeypatch.setattr(population.model, "forward", full)
+    monkeypatch.setattr(population.model, "forward", mock.Mock(wraps=population.model.forward))
+    population.model.forward.side_effect = [torch.OutOfMemoryError("no room"), *(mock.DEFAULT,) * 9]
     with pytest.raises(torch.OutOfMemoryError):
         choose_execution(population, "auto", torch.zeros(2, 1, 3, dtype=torch.int64), ALL, bf16=False)
 
