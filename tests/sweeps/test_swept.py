@@ -47,12 +47,6 @@ def test_a_swept_key_is_a_column_for_each_value_of_every_mixer(widths):
     assert table.rows["mem",][column].status == "missing"
 
 
-def test_a_key_of_one_mixer_is_in_its_columns_only(widths):
-    add(widths, num_heads=4)
-    found = heads(widths)
-    assert {"attn, num_heads=4, d_model=128", "attn, num_heads=8, d_model=128", "gdn, d_model=128"} <= set(found)
-
-
 def test_the_keys_of_two_optimizers_say_no_more_than_their_names(tmp_path):
     for name, extra in (("muon", {"optimizer.momentum": 0.95}), ("adamw", {"optimizer.eps": 1e-8})):
         add(tmp_path, changed={"optimizer.name": name, **extra})
@@ -133,20 +127,6 @@ def test_a_name_tells_no_key_that_it_tells_already(tmp_path):
     assert names == {f"baseline, data={digits}" for digits in ("a1a1a1a1", "b2b2b2b2", "c3c3c3c3")}
     fakes.add_run(tmp_path, [0.1, 0.5, 0.1], changed=data | {"task.size": 400}, score=bits)
     assert "baseline, data=c3c3c3c3, size=400" in set(fakes.frame_of(tmp_path)["setting"])
-
-
-def test_settings_that_are_missing_are_told_apart_where_their_names_have_commas(tmp_path):
-    for mixer, setting, seed in (("attn", "a", 1), ("attn", "a", 2), ("attn", "b", 3), ("gdn", "b", 3)):
-        add(tmp_path, data_seed=seed, mixer=mixer, setting=setting)
-    notes = task_table(fakes.cells_of(tmp_path)).notes
-    assert "gdn: missing on icr (a, data_seed=1; a, data_seed=2)." in notes
-
-
-def test_a_setting_counts_whole_where_its_own_name_reads_like_swept_keys(tmp_path):
-    for setting, accuracy in (("sizes=[1, 2],n=3", 0.2), ("sizes=[1, 4],n=3", 0.4), ("sizes=[8, 4],n=3", 0.9)):
-        add(tmp_path, accuracy, {"task.sizes": setting}, task="own", setting=setting)
-    (entry,) = task_table(fakes.cells_of(tmp_path)).entries
-    assert entry.mean == pytest.approx(0.5)
 
 
 def test_a_note_names_the_first_three_settings(tmp_path):
