@@ -56,3 +56,12 @@ def delta_rule(q, k, v, decay, beta):
         state = state - step * (state @ key.mT) @ key + step * v[..., t, :, :, None] @ key
         rows.append((state @ q[..., t, :, :, None])[..., 0])
     return torch.stack(rows, dim=-3)
+
+
+def assert_same_with_gradients(actual, expected, tensors):
+    """And so are the gradients of a random function of both."""
+    torch.testing.assert_close(actual, expected)
+    weight = torch.randn_like(actual)
+    gradients = (torch.autograd.grad((y * weight).sum(), tensors, retain_graph=True) for y in (actual, expected))
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)

@@ -1,29 +1,39 @@
-"""Layers from x to the output, and their start: Parallax and the delta rules by their formulas, Mamba by mambapy."""
+"""Layers from x to the output, and their start: by formulas, and Mamba by mambapy."""
+
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from formulas import attention, convolved, delta_rule, of_length_one, plain_norm, rotary
+from formulas import assert_same_with_gradients, attention, convolved, delta_rule, of_length_one, plain_norm, rotary
 from mambapy.mamba import MambaBlock, MambaConfig
+from torch import nn
 
+from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.gdn import GatedDeltaNet
 from mixerlab.mixers.kda import KimiDeltaAttention
 from mixerlab.mixers.mamba import Mamba
 from mixerlab.mixers.parallax import Parallax
 
 
-@pytest.mark.parametrize("rotates", [True, False])
-def test_parallax_is_its_formula(rotates):
-    mixer = Parallax(16, num_heads=2, rope_on_rho=rotates).double()
-    for norm in (mixer.q_norm, mixer.k_norm, mixer.r_norm):
-        torch.nn.init.normal_(norm.weight)
-    x = torch.randn(2, 140, 16, dtype=torch.float64)
-    q, k, v, rho = ((x @ getattr(mixer, f"{name}_proj").weight.T).unflatten(-1, (2, 8)) for name in "qkvr")
-    q, k, rho = (plain_norm(y, getattr(mixer, f"{name}_norm").weight) for y, name in ((q, "q"), (k, "k"), (rho, "r")))
-    frequency = 10_000.0 ** (-torch.arange(4) / 4)
-    q, k, turned = (rotary(y, frequency) for y in (q, k, rho))
-    o = attention(q, k, v, turned if rotates else rho)
-    torch.testing.assert_close(mixer(x), o.flatten(2) @ mixer.o_proj.weight.T)
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize(
+    ("make", "turned"),
+    [(Attention, "qk"), (partial(Parallax, rope_on_rho=True), "qkr"), (partial(Parallax, rope_on_rho=False), "qk")],
+)
+def test_attention_and_parallax_are_their_formula(make, turned, normed):
+    names = "qk" if make is Attention else "qkr"
+    mixer = make(16, num_heads=2, **{f"{names}_norm": normed}).double()
+    x, frequency = torch.randn(2, 140, 16, dtype=torch.float64), 10_000.0 ** (-torch.arange(4) / 4)
+
+    def heads(name):
+        y = (x @ getattr(mixer, f"{name}_proj").weight.T).unflatten(-1, (2, 8))
+        if normed and name in names:
+            y = plain_norm(y, nn.init.normal_(getattr(mixer, f"{name}_norm").weight))
+        return rotary(y, frequency) if name in turned else y
+
+    o = attention(*map(heads, "qkv" if make is Attention else "qkvr"))
+    assert_same_with_gradients(mixer(x), o.flatten(2) @ mixer.o_proj.weight.T, list(mixer.parameters()))
 
 
 def layer_step_by_step(mixer, x):

@@ -1,15 +1,10 @@
 """The choices that the paper leaves open to a mixer: what each key does to it."""
 
-from unittest import mock
-
 import formulas
 import pytest
 import torch
 from every_mixer import mixer_of
 from torch import nn
-
-from mixerlab.mixers import attn, parallax
-from mixerlab.mixers.base import NORM_EPS
 
 WIDTH = 32
 
@@ -38,33 +33,6 @@ def test_a_cast_to_16_bits_leaves_the_rotary_frequencies(name):
     frequencies = mixer.rope.inverse_frequency.clone()
     assert mixer.bfloat16().q_proj.weight.dtype == torch.bfloat16
     torch.testing.assert_close(mixer.rope.inverse_frequency, frequencies, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "options", "operator", "normed"),
-    [
-        (attn, "attn", {}, "softmax_attention", "qk"),
-        *(
-            (parallax, "parallax", {"rope_on_rho": rotates, "zero_init_rho": False}, "parallax_attention", "qkr")
-            for rotates in (True, False)
-        ),
-    ],
-)
-def test_norms_are_pytorchs_before_the_rotation(module, name, options, operator, normed):
-    mixer = mixer_of(name, WIDTH, **options)
-    norms = {name: getattr(mixer, f"{name}_norm") for name in normed}
-    for norm in norms.values():
-        nn.init.normal_(norm.weight)
-    x = torch.randn(2, 9, 32)
-    with mock.patch.object(module, operator, wraps=getattr(module, operator)) as calls:
-        mixer(x)
-    given = dict(zip("qrkv" if module is parallax else "qkv", calls.call_args.args, strict=True))
-    frequency = 10_000.0 ** (-torch.arange(0, 16, 2) / 16)
-    for name, norm in norms.items():
-        expected = norm(getattr(mixer, f"{name}_proj")(x).unflatten(-1, (2, 16)))
-        rotated = formulas.rotary(expected, frequency)
-        torch.testing.assert_close(given[name], rotated if name != "r" or options["rope_on_rho"] else expected)
-    assert {norm.eps for norm in norms.values()} == {NORM_EPS}
 
 
 @pytest.mark.parametrize("name", ["attn", "parallax"])

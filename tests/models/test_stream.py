@@ -4,14 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from every_mixer import mixer_of
-from formulas import attention, plain_norm, rotary
+from formulas import assert_same_with_gradients, plain_norm
 from torch import nn
 
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
-from mixerlab.models.block import Block
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.models.stream import ResidualStream
 
 WIDTH, LENGTH = 32, 19
 MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
@@ -30,19 +28,12 @@ def mixer_called(name):
     return Average() if name == "plain" else mixer_of(name, WIDTH)
 
 
-def layer_of_attention(x, mixer):
-    q, k, v = ((x @ layer.weight.T).unflatten(-1, (2, -1)) for layer in (mixer.q_proj, mixer.k_proj, mixer.v_proj))
-    half = q.shape[-1] // 2
-    frequency = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
-    return attention(rotary(q, frequency), rotary(k, frequency), v).flatten(2) @ mixer.o_proj.weight.T
-
-
 def swiglu(x, mlp):
     return (F.silu(x @ mlp.w1.weight.T) * (x @ mlp.w2.weight.T)) @ mlp.w3.weight.T
 
 
-def plain_block(block, x, mix, scored=slice(None)):
-    x = (x + mix(plain_norm(x, block.mixer_norm.weight)))[:, scored]
+def plain_block(block, x, scored):
+    x = (x + block.mixer(plain_norm(x, block.mixer_norm.weight)))[:, scored]
     return x + swiglu(plain_norm(x, block.mlp_norm.weight), block.mlp)
 
 
@@ -52,34 +43,17 @@ def random_gains(model):
             nn.init.normal_(module.weight)
 
 
-def compare(actual, expected, tensors):
-    torch.testing.assert_close(actual, expected)
-    weight = torch.randn_like(actual)
-    gradients = (torch.autograd.grad((y * weight).sum(), tensors, retain_graph=True) for y in (actual, expected))
-    for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize("scored", [slice(None), slice(3, 7), slice(-1, None)])
-def test_a_block_of_attention_is_its_formula(scored):
-    block = Block(WIDTH, Attention(WIDTH, qk_norm=False)).double()
-    random_gains(block)
-    x = torch.randn(2, LENGTH, WIDTH, dtype=torch.float64, requires_grad=True)
-    expected = plain_block(block, x, lambda x: layer_of_attention(x, block.mixer), scored)
-    compare(block(ResidualStream(x), scored).value(), expected, [x, *block.parameters()])
-
-
-@pytest.mark.parametrize("n_layers", [1, 3])
+@pytest.mark.parametrize(("n_layers", "scored"), [(1, slice(3, 7)), (3, slice(-1, None)), (3, slice(None))])
 @pytest.mark.parametrize("name", [*MIXERS, "plain"])
-def test_a_model_is_blocks_of_the_textbook(name, n_layers):
+def test_a_model_is_blocks_of_the_textbook(name, n_layers, scored):
     model = LanguageModel(9, WIDTH, n_layers, lambda: mixer_called(name)).double()
     random_gains(model)
     tokens = torch.randint(9, (2, LENGTH))
     x = model.embedding(tokens)
     for number, block in enumerate(model.blocks):
-        x = plain_block(block, x, block.mixer, slice(2, None) if number == n_layers - 1 else slice(None))
+        x = plain_block(block, x, scored if number == n_layers - 1 else slice(None))
     expected = plain_norm(x, model.norm.weight) @ model.head.weight.T + model.head.bias
-    compare(model(tokens, slice(2, None)), expected, list(model.parameters()))
+    assert_same_with_gradients(model(tokens, scored), expected, list(model.parameters()))
 
 
 @pytest.mark.parametrize(
