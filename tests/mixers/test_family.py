@@ -3,7 +3,7 @@
 import pytest
 import torch
 from every_mixer import mixer_of
-from formulas import convolved, delta_rule, of_length_one, plain_norm
+from formulas import assert_same_with_gradients, convolved, delta_rule, of_length_one, plain_norm
 from torch.nn import functional as F
 
 WIDTH, LENGTH, HEADS = 16, 300, 2
@@ -34,6 +34,7 @@ def as_heads(mixer, x, name):
 def test_equals_the_formula(name, norm):
     options = {"value_average": {}, "linear": {"qk_norm": norm}, "affine_linear": {"kr_norm": norm}}[name]
     mixer, x = twins((name, options))
+    x.requires_grad_(True)
     v, rows = as_heads(mixer, x, "v"), []
     k, probe = (None, None) if name == "value_average" else (as_heads(mixer, x, y) for y in ("k", PROBE[name]))
     for t in range(LENGTH):
@@ -46,16 +47,8 @@ def test_equals_the_formula(name, norm):
                 moment = -(moment - torch.einsum("bhd,bhe->bhde", seen.mean(1), keys.mean(1)))
             o = o + torch.einsum("bhde,bhe->bhd", moment, probe[:, t])
         rows.append(o.flatten(1))
-    torch.testing.assert_close(mixer(x), torch.stack(rows, dim=1) @ mixer.o_proj.weight.T)
-
-
-def test_the_sums_before_a_chunk_get_gradients():
-    mixer, x = twins(("linear", {}))
-    x.requires_grad_(True)
-    (gradient,) = torch.autograd.grad(mixer(x)[:, -1].square().sum(), x)
-    q, k, v = (as_heads(mixer, x, name) for name in "qkv")
-    o = torch.einsum("bhd,bshd,bshe->bhe", q[:, -1], k, v).flatten(1) / LENGTH @ mixer.o_proj.weight.T
-    torch.testing.assert_close(gradient, torch.autograd.grad(o.square().sum(), x)[0])
+    expected = torch.stack(rows, dim=1) @ mixer.o_proj.weight.T
+    assert_same_with_gradients(mixer(x), expected, [x, *mixer.parameters()])
 
 
 BARE = {"d_conv": 0, "unnormed": True, "ungated": True}
