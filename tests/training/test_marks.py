@@ -1,60 +1,16 @@
-"""Marks on parameters: what Muon takes as matrices, and rates and decay of their own."""
+"""Marks on parameters: sizes that add up, and rates and decay of their own; `test_optimizers` has those for Muon."""
 
 import pytest
 import torch
 from torch import nn
 
-from mixerlab.mixers.base import as_matrix, split_rows
+from mixerlab.mixers.base import split_rows
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.training.optimizers import AdamW, Muon
+from mixerlab.training.optimizers import AdamW
 from mixerlab.training.population import Population
 from mixerlab.training.schedules import Constant
 
 VOCAB, WIDTH = 8, 16
-SIZES = (WIDTH, 8, 8)  # of queries, keys and values, say
-
-
-class Mixer(nn.Module):
-    """`x` times random `[32, 16]` weights, of one layer, of three, or of an `nn.Parameter`; their columns summed up."""
-
-    def __init__(self, form):
-        super().__init__()
-        with torch.random.fork_rng(devices=()):  # what is drawn behind it is the same for all forms
-            self.make(form, torch.randn(sum(SIZES), WIDTH))
-
-    def make(self, form, weight):
-        if form == "three":
-            self.parts = nn.ModuleList(nn.Linear(WIDTH, size, bias=False) for size in SIZES)
-            for layer, rows in zip(self.parts, weight.split(SIZES), strict=True):
-                layer.weight.data = rows.clone()
-        elif form in ("stack", "parameter"):
-            self.weight = nn.Parameter(weight.view(2, WIDTH, WIDTH) if form == "stack" else weight)
-            as_matrix(self.weight)
-        else:
-            self.layer = nn.Linear(WIDTH, sum(SIZES), bias=False)
-            self.layer.weight.data = weight
-            split_rows(self.layer.weight, SIZES if form == "split" else {"whole": (32,), "halves": (16, 16)}[form])
-
-    def forward(self, x):
-        weights = [parameter.reshape(-1, WIDTH) for parameter in self.parameters()]
-        return (x @ torch.cat(weights).T).cumsum(1).tanh().view(*x.shape[:2], 2, WIDTH).sum(2)
-
-
-def weights_after_two_steps(form):
-    population = Population(lambda: LanguageModel(VOCAB, WIDTH, 1, lambda: Mixer(form)), (0, 1))
-    optimizer = Muon(population, [1e-2, 3e-3], Constant(), 10)
-    tokens = torch.randint(VOCAB, (2, 3, 7), generator=torch.Generator().manual_seed(0))
-    for _ in range(2):
-        loss = population(tokens).logsumexp(-1).mean()
-        (population.parameters_by_replica.grad,) = torch.autograd.grad(loss, population.parameters_by_replica)
-        optimizer.step()
-    named = population.parameters_by_name()
-    return torch.cat([named[name].detach().flatten(1) for name in sorted(named) if ".mixer." in name], 1)
-
-
-@pytest.mark.parametrize(("marked", "plain"), [("split", "three"), ("parameter", "whole"), ("stack", "halves")])
-def test_muon_treats_marked_parts_as_matrices_of_their_own(marked, plain):
-    torch.testing.assert_close(*map(weights_after_two_steps, (marked, plain)), rtol=1e-4, atol=1e-6)
 
 
 def test_sizes_must_add_up():

@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
 from mixerlab.kernels.optimizer.newton_schulz.reference import newton_schulz
+from mixerlab.mixers.base import as_matrix, split_rows
 from mixerlab.training import optimizers
-from mixerlab.training.layout import Grouping
+from mixerlab.training.layout import PAPER, Grouping
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Population
 from mixerlab.training.schedules import WSD, Constant, Cosine
@@ -38,12 +39,24 @@ class Parts(nn.Module):
         self.wide = nn.Linear(40, 12, bias=False)
         self.embedding = nn.Embedding(7, 12)
         self.gain = nn.RMSNorm(12)
+
+
+class Marked(Parts):
+    """And a filter, and what is marked as matrices."""
+
+    def __init__(self):
+        super().__init__()
         self.blocks = nn.ModuleList([nn.ModuleDict({"mixer": nn.Conv1d(12, 12, 4, groups=12, bias=False)})])
+        self.split, self.stack = nn.Linear(12, 20, bias=False), nn.Parameter(torch.randn(2, 5, 12))
+        self.plain = nn.Parameter(torch.randn(20, 12))
+        split_rows(self.split.weight, (12, 8))
+        as_matrix(self.stack)
+        as_matrix(self.plain)
 
 
-def stepped(make, lr, gradients, schedule=None, filters="adam"):
+def stepped(make, lr, gradients, schedule=None, build=Parts, grouping=PAPER):
     """The initial values of each parameter, `[R, ...]`, and its values after each step, `[STEPS, R, ...]`."""
-    population = Population(Parts, range(len(lr)), Grouping(filters=filters))
+    population = Population(build, range(len(lr)), grouping)
     optimizer = make(population, lr, schedule or Constant(), STEPS)
 
     def named():
@@ -58,9 +71,9 @@ def stepped(make, lr, gradients, schedule=None, filters="adam"):
     return start, {name: torch.stack([values[name] for values in history]) for name in start}
 
 
-def gradients_for(replicas, scales=None):
+def gradients_for(replicas, scales=None, build=Parts):
     generator = torch.Generator().manual_seed(0)
-    shapes = {name: parameter.shape for name, parameter in Parts().named_parameters()}
+    shapes = {name: parameter.shape for name, parameter in build().named_parameters()}
     scales = torch.ones(STEPS, replicas) if scales is None else scales
 
     def drawn(shape, step):
@@ -102,14 +115,30 @@ def test_muon_is_torchs(dtype, name, nesterov, scale, monkeypatch):
         assert error < (1e-5 if dtype == torch.float32 else 2e-2)
 
 
+MATRICES = {  # the rows and columns of each
+    "tall.weight": [(40, 12)],
+    "wide.weight": [(12, 40)],
+    "blocks.0.mixer.weight": [(12, 4)],
+    "split.weight": [(12, 12), (8, 12)],
+    "stack": [(5, 12), (5, 12)],
+    "plain": [(20, 12)],
+}
+
+
 @pytest.mark.parametrize(("scale", "power"), [("spectral", 0.5), ("none", 0)])
-def test_the_update_is_scaled_by_the_matrixs_shape(scale, power):
-    """The first step moves a matrix by lr times the scale times the polar factor of its gradient; a filter too."""
-    gradients, options = gradients_for(1)[:1], {"weight_decay": 0, "max_grad_norm": None, "filters": "muon"}
-    start, ours = stepped(partial(Muon, update_scale=scale, **options), [0.02], gradients, filters="muon")
-    for name, ratio in (("tall.weight", 40 / 12), ("wide.weight", 12 / 40), ("blocks.0.mixer.weight", 12 / 4)):
-        polar = newton_schulz(gradients[0][name].flatten(2), 5, torch.float32).view_as(start[name])
-        torch.testing.assert_close(ours[name][0], start[name] - 0.02 * ratio**power * polar, rtol=1e-5, atol=1e-6)
+def test_the_update_of_a_matrix_is_scaled_by_its_shape(scale, power):
+    """The first step moves it by lr times the scale times the polar factor of its gradient."""
+    gradients, options = gradients_for(1, build=Marked)[:1], {"weight_decay": 0, "max_grad_norm": None}
+    make = partial(Muon, update_scale=scale, filters="muon", **options)
+    start, ours = stepped(make, [0.02], gradients, build=Marked, grouping=Grouping(filters="muon"))
+    for name, shapes in MATRICES.items():
+        parts = gradients[0][name].view(-1, shapes[0][1]).split([rows for rows, _ in shapes])
+        moved = [
+            0.02 * (rows / columns) ** power * newton_schulz(part[None], 5, torch.float32)[0]
+            for part, (rows, columns) in zip(parts, shapes, strict=True)
+        ]
+        expected = start[name] - torch.cat(moved).view_as(start[name])
+        torch.testing.assert_close(ours[name][0], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "scale"), [("embedding.weight", 0.3), ("gain.weight", 0.015)])
