@@ -43,16 +43,23 @@ def random_gains(model):
             nn.init.normal_(module.weight)
 
 
-@pytest.mark.parametrize(("n_layers", "scored"), [(1, slice(3, 7)), (3, slice(-1, None)), (3, slice(None))])
+@pytest.mark.parametrize(
+    ("n_layers", "scored", "cap", "tied"),
+    [(1, slice(3, 7), None, False), (3, slice(-1, None), None, True), (3, slice(None), 2.0, False)],
+)
 @pytest.mark.parametrize("name", [*MIXERS, "plain"])
-def test_a_model_is_blocks_of_the_textbook(name, n_layers, scored):
-    model = LanguageModel(9, WIDTH, n_layers, lambda: mixer_called(name)).double()
+def test_a_model_is_blocks_of_the_textbook(name, n_layers, scored, cap, tied):
+    options = {"tie_embeddings": tied, "logit_softcap": cap}
+    model = LanguageModel(9, WIDTH, n_layers, lambda: mixer_called(name), **options).double()
+    assert ("head.weight" in dict(model.named_parameters())) != tied
     random_gains(model)
     tokens = torch.randint(9, (2, LENGTH))
     x = model.embedding(tokens)
     for number, block in enumerate(model.blocks):
         x = plain_block(block, x, scored if number == n_layers - 1 else slice(None))
-    expected = plain_norm(x, model.norm.weight) @ model.head.weight.T + model.head.bias
+    head = model.embedding.weight if tied else model.head.weight
+    expected = plain_norm(x, model.norm.weight) @ head.T + model.head.bias
+    expected = cap * (expected / cap).tanh() if cap else expected
     assert_same_with_gradients(model(tokens, scored), expected, list(model.parameters()))
 
 

@@ -68,7 +68,8 @@ class Fixed(SequenceMixer):
 @pytest.mark.parametrize("mixer", [TwoNames, OneWeight, Fixed])
 def test_losses_and_gradients_are_those_of_the_model_alone(mixer, execution, monkeypatch):
     # What is frozen is random, and a mixer is compiled only if its replicas share it.
-    seeds, build = (1, 1) if execution == "compiled" else (0, 1), model_with(mixer, linear_std=0.3)
+    seeds = (1, 1) if execution == "compiled" else (0, 1)
+    build = model_with(mixer, linear_std=0.3, tie_embeddings=mixer is OneWeight)
     population = Population(build, seeds)
     own = {name: tensor for name, tensor in population.model.named_parameters(remove_duplicate=False)}
     if execution == "loop":
