@@ -207,6 +207,35 @@ def test_all_parameters_may_decay_each_at_its_learning_rate():
         torch.testing.assert_close(ours[name][-1], start[name] * (1 - 0.5 * 0.1 * scale), rtol=1e-6, atol=1e-8)
 
 
+def test_sizes_must_add_up():
+    with pytest.raises(ValueError, match=r"the sizes \[16, 8\] must add up to the 32 rows"):
+        split_rows(torch.empty(32, 16), (16, 8))
+
+
+class Rated(nn.Module):
+    """Three gains: one as usual, one without decay as in mamba, one with a rate and without decay as in S4."""
+
+    def __init__(self):
+        super().__init__()
+        self.usual, self.undecayed, self.rated = (nn.Parameter(torch.ones(12)) for _ in range(3))
+        self.undecayed._no_weight_decay = True
+        self.rated._optim = {"lr": 1e-3, "weight_decay": 0.0}
+
+
+def test_rates_and_decay_of_public_code_are_honoured_for_each_replica():
+    """The first step of Adam moves each element by its rate."""
+    population = Population(Rated, (0, 0, 0))
+    optimizer = AdamW(population, [0.1, 0.05, 0.01], Constant(), 10, weight_decay=0.5)
+    population.keep([0, 2])
+    optimizer.keep([0, 2])
+    population.parameters_by_replica.grad = torch.ones_like(population.parameters_by_replica)
+    optimizer.step()
+    moved = {name: 1 - value for name, value in population.parameters_by_name().items()}
+    for name, wanted in {"usual": (0.15, 0.015), "undecayed": (0.1, 0.01), "rated": (1e-3, 1e-3)}.items():
+        expected = torch.tensor(wanted)[:, None].expand(-1, 12)
+        torch.testing.assert_close(moved[name].detach(), expected, rtol=1e-3, atol=1e-6)
+
+
 def muon(**options):
     arguments = {"lr": [1e-3], **options}
     return Muon(Population(Parts, [0]), schedule=Constant(), total_steps=STEPS, **arguments)
