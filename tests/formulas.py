@@ -64,5 +64,4 @@ def assert_same_with_gradients(actual, expected, tensors):
     torch.testing.assert_close(actual, expected)
     weight = torch.randn_like(actual)
     gradients = (torch.autograd.grad((y * weight).sum(), tensors, retain_graph=True) for y in (actual, expected))
-    for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(*gradients)
