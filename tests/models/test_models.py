@@ -1,9 +1,9 @@
-"""The models, and the residual stream through them, against plain PyTorch in float64."""
+"""The models, and the residual stream through them, against plain PyTorch in float64; and on kernels, as on a GPU."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from every_mixer import mixer_of
+from every_mixer import mixer_of, prefer_kernels
 from formulas import assert_same_with_gradients, plain_norm
 from torch import nn
 
@@ -91,3 +91,27 @@ def test_the_auto_encoder_decodes_only_the_last_position():
     assert expected.shape == (2, LENGTH, 9)
     for scored in (slice(None), slice(5, 9)):
         torch.testing.assert_close(model(tokens, scored), expected[:, scored])
+
+
+def logits_and_gradients(kind, n_layers, vocabulary, scored, qk_norm):
+    torch.manual_seed(0)
+    sizes = (9, 16) if kind is AutoEncoder else (16,)
+    model = kind(vocabulary, *sizes, n_layers, lambda: Attention(16, num_heads=2, qk_norm=qk_norm))
+    logits = model(torch.randint(vocabulary, (2, 9)), scored)
+    return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(model.parameters()))]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there kernels are compiled, for tensors on the GPU")
+@pytest.mark.parametrize("kind", [LanguageModel, AutoEncoder])
+@pytest.mark.parametrize(
+    ("n_layers", "vocabulary", "scored", "qk_norm"),
+    [(1, 40, slice(None), False), (2, 7, slice(2, 4), True)],
+)
+def test_models_on_the_kernels_equal_the_reference(monkeypatch, kind, n_layers, vocabulary, scored, qk_norm):
+    expected = logits_and_gradients(kind, n_layers, vocabulary, scored, qk_norm)
+    asked = prefer_kernels(monkeypatch)
+    actual = logits_and_gradients(kind, n_layers, vocabulary, scored, qk_norm)
+    assert "mixerlab.kernels.fused.rms_norm" in asked
+    for one, other in zip(actual, expected, strict=True):
+        assert (one - other).norm() < 5e-6 * other.norm()
