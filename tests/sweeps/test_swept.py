@@ -3,6 +3,7 @@
 import fakes
 import pytest
 
+from mixerlab.records.names import axis_of
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
@@ -136,6 +137,11 @@ def test_a_note_names_the_first_three_settings(tmp_path):
     notes = task_table(fakes.cells_of(tmp_path)).notes
     first = "; ".join(f"baseline, data_seed={seed}" for seed in range(3))
     assert f"gdn: missing on icr ({first} and 2 more)." in notes
+
+
+def test_a_setting_departs_by_a_number_or_has_no_axis():
+    assert axis_of("S3-128,test_seq_len=256") == ("S3-128", "test_seq_len", 256.0)
+    assert axis_of("sizes=[1, 2]") is axis_of("group=S5") is axis_of("seq_len=inf") is None
 
 
 def test_layers_of_hybrids_and_classes_of_one_name_have_columns(tmp_path):
