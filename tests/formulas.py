@@ -21,11 +21,12 @@ def rotary(x, frequency):
     return torch.cat((z.real, z.imag), dim=-1)
 
 
-def attention(q, k, v, rho=None):
-    """With `rho` that of Parallax: minus the covariance of values and keys, read by rho."""
+def attention(q, k, v, rho=None, window=None):
+    """With `rho` that of Parallax: minus the covariance of values and keys, read by rho. With a window of its last."""
     scores = torch.einsum("bihd,bjhd->bhij", q, k) / q.shape[-1] ** 0.5
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    p = scores.masked_fill(future, -torch.inf).softmax(-1)
+    one = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+    hidden = one.triu(1) | one.tril(-(window or len(one)))
+    p = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     if rho is not None:
         t = torch.einsum("bihd,bjhd->bhij", rho, k)
         p = p - p * (t - (p * t).sum(-1, keepdim=True))
@@ -56,3 +57,11 @@ def delta_rule(q, k, v, decay, beta):
         state = state - step * (state @ key.mT) @ key + step * v[..., t, :, :, None] @ key
         rows.append((state @ q[..., t, :, :, None])[..., 0])
     return torch.stack(rows, dim=-3)
+
+
+def assert_same_with_gradients(actual, expected, tensors):
+    """And so are the gradients of a random function of both."""
+    torch.testing.assert_close(actual, expected)
+    weight = torch.randn_like(actual)
+    gradients = (torch.autograd.grad((y * weight).sum(), tensors, retain_graph=True) for y in (actual, expected))
+    torch.testing.assert_close(*gradients)

@@ -48,6 +48,7 @@ REFUSED = {
     f"{SEARCH} mixer=attn,mamba mixer.num_hed=1,2": ("unknown key mixer.num_hed",),
     "-m trainer.epochs=1,abc": ("must be a whole number",),
     "-m results_dir=here,there": ("a sweep has one folder",),
+    "-m mixer=attn,gdn mixer.num_heads=16": ("RoPE rotates pairs",),  # of one mixer of two
 }
 UNFIT = {
     # Keys that no class takes, or that are not there.

@@ -1,7 +1,5 @@
 """`mixer=hybrid`: what its config becomes, what is refused, and that its layers train as they do in a plain model."""
 
-import copy
-
 import pytest
 from command_line import TINY
 from every_mixer import config_of as yaml_of
@@ -47,30 +45,21 @@ def test_an_experiment_sets_what_it_sets_for_each_mixer():
     assert (layers["0"].num_heads, layers["0"].bias, layers["1"].num_heads) == (16, True, 2)
 
 
-def test_mixers_and_hybrids_of_a_project(project):
-    mixer = config_of("mixer=striped", "task=icr", *TINY, "mixer.options.1.num_heads=4", config_dir=project)["mixer"]
+def test_mixers_and_hybrids_of_a_project_in_a_folder_of_any_name(project):
+    folder = project.rename(project.with_name("my a(b), c k=v d'où"))
+    mixer = config_of("mixer=striped", "task=icr", *TINY, "mixer.options.1.num_heads=4", config_dir=folder)["mixer"]
     mine, gdn = mixer["options"].values()
     assert (mixer["name"], mine["name"], mine["rope_base"], mine["num_heads"]) == ("striped", "mine", 16, 4)
     assert (gdn["num_heads"], gdn["d_conv"]) == (4, 2)
 
 
-def test_a_project_in_a_folder_of_any_name(project):
-    folder = project.rename(project.with_name("my a(b), c k=v d'où"))
-    for mixer in ("mine", "striped"):
-        assert mixerlab.compose(f"mixer={mixer}", config_dir=folder).mixer.name == mixer
-
-
 def test_the_identity_holds_every_layer(expanded):
-    config = copy.deepcopy(expanded)
-    identities = {run_id(config)}
-    config["mixer"]["options"]["1"]["num_heads"] = 4
-    identities.add(run_id(config))
-    assert labels_of_replicas(config)[0]["hparams"]["mixer.options.1.num_heads"] == 4
-    config["mixer"]["options"]["0"]["bias"] = True
-    identities.add(run_id(config))
-    config["mixer"]["options"] = dict(zip("10", config["mixer"]["options"].values(), strict=True))
-    identities.add(run_id(config))
-    assert len(identities) == 4
+    mixer, options = expanded["mixer"], expanded["mixer"]["options"]
+    made = [options, dict(zip("10", options.values(), strict=True))]
+    made += [options | {layer: options[layer] | {"num_heads": 4}} for layer in "01"]
+    configs = [expanded | {"mixer": mixer | {"options": own}} for own in made]
+    assert len({run_id(config) for config in configs}) == 4
+    assert labels_of_replicas(configs[-1])[0]["hparams"]["mixer.options.1.num_heads"] == 4
 
 
 def test_the_code_of_all_layers_counts(expanded):

@@ -83,26 +83,16 @@ def test_each_selection_has_weights_of_its_own(run):
 
 
 def test_a_run_keeps_official_weights(tmp_path, caplog):
-    """Whatever is kept, the run and its results are the same."""
+    """Whatever is kept, the run and its results are the same; what is finished is not trained for its weights."""
     caplog.set_level("INFO", "mixerlab")
-    lines = []
-
-    def run(*overrides):
-        caplog.clear()
-        record = mixerlab.run(*ATTN, f"results_dir={tmp_path}", *overrides)
-        lines[:] = caplog.messages
-        return record.rows, [path.name for path in weights_files(folder_of(tmp_path))]
-
-    rows, files = run("trainer.keep_weights=none")
-    assert files == []
-    assert run() == (rows, files)
-    assert len(lines) == 1 and "is finished: skipped" in lines[0]
-
     official = [f"replica-{number}.official.safetensors" for number in (0, 1)]
-    assert run("force=true") == (rows, official)
-    assert lines[-1] == "weights: 2 files, 0.1 MB"
-    assert run() == (rows, official) and len(lines) == 1
-    assert run("force=true", "trainer.keep_weights=none") == (rows, [])  # not those of the training before
+    none, forced, rows = "trainer.keep_weights=none", "force=true", []
+    for overrides, kept in (((none,), []), ((), []), ((forced,), official), ((), official), ((forced, none), [])):
+        caplog.clear()
+        rows.append(mixerlab.run(*ATTN, f"results_dir={tmp_path}", *overrides).rows)
+        assert [path.name for path in weights_files(folder_of(tmp_path))] == kept
+        assert ("weights: 2 files, 0.1 MB" in caplog.messages) == (overrides == (forced,))
+    assert all(own == rows[0] for own in rows)
 
 
 def narrow(state, said):

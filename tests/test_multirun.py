@@ -4,7 +4,7 @@ import shlex
 
 import pandas as pd
 import pytest
-from command_line import ROOT, TINY, ran, records, refusal, run_py, statuses
+from command_line import ROOT, TINY, ran, records, run_py, statuses
 
 import mixerlab
 from mixerlab.records.named import read_sweep
@@ -58,12 +58,6 @@ def test_the_command_of_a_record_trains_its_run_alone(grid, tmp_path, monkeypatc
     assert {run: record["rows"] for run, record in records(results).items()} == {
         run: record["rows"] for run, record in before.items()
     }
-
-
-def test_what_is_refused_is_one_line_before_any_cell_trains(tmp_path):
-    """Here of one of two mixers alone."""
-    message = refusal(*ONE, f"results_dir={tmp_path}", "mixer=attn,gdn", "mixer.num_heads=16")
-    assert "RoPE rotates pairs" in message and not records(tmp_path)
 
 
 @pytest.mark.slow

@@ -47,6 +47,9 @@ def test_a_copied_yaml_is_refused_everywhere(own, file, parts):
         ("mixer/mine", "", ("mixer=mine", "name: mine")),
         ("mixer/mine", f"# @package _global_\n{YAML.format(name='mine')}", ("mixer=mine", "@package")),
         ("mixer/mine", "name: mine\n_target_: : a.b\n", ("mine.yaml, line 2",)),
+        ("task/mine", (CONF / "task" / "icr.yaml").read_text(), ("task=mine", "name: mine")),
+        ("optimizer/mine", "defaults: [adamw]\n", ("optimizer=mine", "name: mine")),
+        ("schedule/mine", "name: wsd\n_target_: mixerlab.training.schedules.WSD\n", ("schedule=mine", "name: mine")),
         ("experiment/small", "defaults: [{override /task: sc}]\n", ("experiment/small.yaml", "`# @package _global_`")),
         ("experiment/small", "# Small.\n# @package _global_\nseed: 1\n", ("experiment/small.yaml", "must begin")),
         # In the place of one of ours, which Hydra would take without a word.
@@ -55,27 +58,11 @@ def test_a_copied_yaml_is_refused_everywhere(own, file, parts):
     ],
 )
 def test_a_yaml_that_cannot_be_one(own, file, text, parts):
-    mixer = "mine" if file == "mixer/mine" else "gdn"
+    group, _, name = file.partition("/")
     with pytest.raises(ValueError) as caught:
-        mixerlab.compose(f"mixer={mixer}", config_dir=own(file, text)[1])
+        mixerlab.compose(f"{group}=mine" if name == "mine" else "mixer=gdn", config_dir=own(file, text)[1])
     assert "\n" not in str(caught.value) and all(part in str(caught.value) for part in parts)
     assert mixerlab.compose("mixer=gdn", config_dir=CONF).mixer.name == "gdn"  # our own folder is no user's
-
-
-@pytest.mark.parametrize(
-    ("group", "text"),
-    [
-        ("task", (CONF / "task" / "icr.yaml").read_text()),
-        ("optimizer", "defaults: [adamw]\n"),
-        ("schedule", "name: wsd\n_target_: mixerlab.training.schedules.WSD\n"),
-    ],
-)
-def test_a_copied_yaml_needs_a_name_of_its_own_unless_one_is_set_on_purpose(own, group, text):
-    command = (*own(f"{group}/mine", text), f"{group}=mine", "mixer=attn", *TINY, "dry_run=true")
-    for mode in ((), ("-m",)):
-        message = refusal(*command, *mode)
-        assert f"{group}=mine" in message and "name: mine" in message
-    ran(*command, f"{group}.name=other")
 
 
 CLASSES = """
@@ -188,6 +175,10 @@ def test_values_are_compared_with_annotations(mine):
     ):
         with pytest.raises(ValueError, match=wanted):
             mixerlab.build_model("mixer=mine", "task=icr", wrong, **project)
+
+
+def test_a_copied_yaml_may_get_its_name_on_purpose(own):
+    ran(*own("optimizer/mine", "defaults: [adamw]\n"), "optimizer=mine", "optimizer.name=other", "mixer=attn", *DRY)
 
 
 def test_a_default_of_a_constructor_is_part_of_the_identity(mine):

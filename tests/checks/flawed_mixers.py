@@ -126,10 +126,6 @@ def set_(name, make):
     return lambda mixer: setattr(mixer, name, make(mixer.linear.in_features))
 
 
-def with_shift(mixer):
-    mixer.shift = nn.Parameter(torch.full((), 0.3))
-
-
 def zeros(size):
     return nn.Parameter(torch.zeros(size))
 
@@ -144,10 +140,6 @@ def in_a_list_again(mixer):
     mixer.layers = nn.ModuleList([nn.SiLU()])
     mixer.again = [*mixer.layers, mixer.linear.weight]
     mixer.again.append(mixer.again)
-
-
-def with_random_buffer(mixer):
-    mixer.register_buffer("h", torch.randn(mixer.linear.in_features))
 
 
 def hooked(size):
@@ -169,7 +161,7 @@ FLAWS = {
     "dropout in training": Flaw(lambda m, x, y: F.dropout(past(y), 0.2, m.training)),
     "frozen": Flaw(lambda m, x, y: y, None, lambda mixer: mixer.requires_grad_(False)),
     "unused": Flaw(lambda m, x, y: y, None, set_("spare", zeros)),
-    "random buffer": Flaw(lambda m, x, y: y * m.h, None, with_random_buffer),
+    "random buffer": Flaw(lambda m, x, y: y * m.h, None, set_("h", lambda d: nn.Buffer(torch.randn(d)))),
     "constant index": Flaw(lambda m, x, y: y[..., m.order], None, set_("order", lambda d: torch.arange(d).flip(0))),
     "made by a hook": Flaw(lambda m, x, y: m.normed(y), None, set_("normed", hooked)),
     "parametrized": Flaw(
@@ -199,7 +191,7 @@ FLAWS = {
     "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), DRAWS),
     "draws once": Flaw(draws_once, DRAWS),
     # parameters and buffers
-    "reads late": Flaw(recomputes, LATE, with_shift),
+    "reads late": Flaw(recomputes, LATE, set_("shift", lambda d: nn.Parameter(torch.full((), 0.3)))),
     "reads a list": Flaw(
         lambda m, x, y: y * m.aliases[0] + 0 * m.shift, "forward reads a parameter from a list", with_alias
     ),

@@ -9,7 +9,7 @@ from every_mixer import MIXERS, mixer_of
 from flawed_mixers import BATCH, FLAWS, LENGTH, VOCAB, WIDTH, Flaw, Flawed, across_edges, as_a_run, past, population_of
 
 from mixerlab.checks import outputs
-from mixerlab.checks.outputs import KEEPS_STATE, OutputCheck, find_leak, find_state
+from mixerlab.checks.outputs import OutputCheck, find_leak, find_state
 from mixerlab.models.stream import ALL
 from mixerlab.records.errors import RefusedMixer
 from mixerlab.training.execution import choose_execution
@@ -110,7 +110,6 @@ def run_of(own, tmp_path):
     ("flaw", "task", "message"),
     [
         ("mean", "icr", "it sees the future: the outputs at position "),
-        ("remembers", "icr", KEEPS_STATE),
         ("writes", "cmp", "it writes h in evaluation mode"),
     ],
 )

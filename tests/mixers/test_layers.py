@@ -1,29 +1,61 @@
-"""Layers from x to the output, and their start: Parallax and the delta rules by their formulas, Mamba by mambapy."""
+"""Layers from x to the output, and their start: by formulas, and Mamba by mambapy."""
+
+import itertools
 
 import pytest
 import torch
 import torch.nn.functional as F
-from formulas import attention, convolved, delta_rule, of_length_one, plain_norm, rotary
+from every_mixer import mixer_of
+from formulas import assert_same_with_gradients, attention, convolved, delta_rule, of_length_one, plain_norm, rotary
 from mambapy.mamba import MambaBlock, MambaConfig
+from torch import nn
 
 from mixerlab.mixers.gdn import GatedDeltaNet
 from mixerlab.mixers.kda import KimiDeltaAttention
 from mixerlab.mixers.mamba import Mamba
-from mixerlab.mixers.parallax import Parallax
 
 
-@pytest.mark.parametrize("rotates", [True, False])
-def test_parallax_is_its_formula(rotates):
-    mixer = Parallax(16, num_heads=2, rope_on_rho=rotates).double()
-    for norm in (mixer.q_norm, mixer.k_norm, mixer.r_norm):
-        torch.nn.init.normal_(norm.weight)
-    x = torch.randn(2, 140, 16, dtype=torch.float64)
-    q, k, v, rho = ((x @ getattr(mixer, f"{name}_proj").weight.T).unflatten(-1, (2, 8)) for name in "qkvr")
-    q, k, rho = (plain_norm(y, getattr(mixer, f"{name}_norm").weight) for y, name in ((q, "q"), (k, "k"), (rho, "r")))
-    frequency = 10_000.0 ** (-torch.arange(4) / 4)
-    q, k, turned = (rotary(y, frequency) for y in (q, k, rho))
-    o = attention(q, k, v, turned if rotates else rho)
-    torch.testing.assert_close(mixer(x), o.flatten(2) @ mixer.o_proj.weight.T)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *itertools.product(
+            ("attn", "parallax"),
+            ({}, {"bias": True}, {"window": 3}, {"num_heads": 4, "num_kv_heads": 2, "head_dim": 6}),
+        ),
+        ("attn", {"qk_norm": False}),
+        ("parallax", {"qkr_norm": False}),
+        ("parallax", {"rope_on_rho": False}),
+        ("parallax", {"rho_gate": True, "num_heads": 4, "num_kv_heads": 2}),
+    ],
+)
+def test_attention_and_parallax_are_their_formula(name, options):
+    mixer = mixer_of(name, 16, **{"num_heads": 2} | options).double()
+    x, size, number = torch.randn(2, 140, 16, dtype=torch.float64), mixer.head_dim, mixer.num_heads
+    kv_number, frequency = options.get("num_kv_heads", number), 10_000.0 ** (-torch.arange(size // 2) / (size // 2))
+
+    def heads(name):
+        y = getattr(mixer, f"{name}_proj")(x).unflatten(-1, (kv_number if name in "kv" else number, size))
+        if name != "v" and (norm := getattr(mixer, f"{name}_norm", None)):
+            y = plain_norm(y, nn.init.normal_(norm.weight))
+        if name in "qk" or (name == "r" and options.get("rope_on_rho", True)):
+            y = rotary(y, frequency)
+        if name == "r" and options.get("rho_gate"):
+            y = y / (1 + (-x @ mixer.g_proj.weight.T).exp())[..., None]
+        return y.repeat_interleave(number // y.shape[2], dim=2)
+
+    o = attention(*map(heads, "qkv" if name == "attn" else "qkvr"), window=mixer.window)
+    assert_same_with_gradients(mixer(x), mixer.o_proj(o.flatten(2)), list(mixer.parameters()))
+    has_bias = {layer.bias is not None for layer in mixer.modules() if isinstance(layer, nn.Linear)}
+    assert has_bias == {options.get("bias", False)}
+    assert mixer.state_size(140) == 2 * kv_number * size * (mixer.window or 140)
+
+
+@pytest.mark.parametrize("name", ["attn", "parallax", "lla"])
+def test_a_cast_to_16_bits_leaves_the_rotary_frequencies(name):
+    mixer = mixer_of(name, 32)
+    frequencies = mixer.rope.inverse_frequency.clone()
+    assert mixer.bfloat16().q_proj.weight.dtype == torch.bfloat16
+    torch.testing.assert_close(mixer.rope.inverse_frequency, frequencies, rtol=0, atol=0)
 
 
 def layer_step_by_step(mixer, x):

@@ -36,6 +36,8 @@ def test_linear_weights_of_the_language_model():
         weight = model.blocks[0].mixer.q_proj.weight
         assert weight.std().item() == pytest.approx(expected, rel=0.05)
         assert model.embedding.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    tied = built("mixer=attn", "model.linear_std=fan_in", "model.tie_embeddings=true")  # as a linear weight
+    assert tied.embedding.weight.std().item() == pytest.approx(128**-0.5, rel=0.1)
     kept = built("mixer=parallax", "mixer.zero_init_rho=true", "model.linear_std=0.02").blocks[0].mixer.r_proj.weight
     assert not kept.any()
 

@@ -1,50 +1,85 @@
-"""The two models of the benchmark: tied weights, the decoder, scored positions."""
+"""The models, and the residual stream through them, against plain PyTorch in float64; and on kernels, as on a GPU."""
 
 import pytest
 import torch
 import torch.nn.functional as F
+from every_mixer import mixer_of, prefer_kernels
+from formulas import assert_same_with_gradients, plain_norm
 from torch import nn
 
 from mixerlab.mixers.attn import Attention
+from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ResidualStream
-from mixerlab.training.population import Population, seeded
 
-WIDTH, VOCAB, LENGTH = 128, 16, 32
-
-
-def auto_encoder():
-    return AutoEncoder(VOCAB, LENGTH, WIDTH, 2, lambda: Attention(WIDTH, num_heads=2, qk_norm=False))
+WIDTH, LENGTH = 32, 19
+MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 
 
-def test_tied_embeddings_and_capped_logits():
-    """The embedding is the head's weight and starts as a linear weight; the gradients of both uses add up."""
+class Average(SequenceMixer):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH))
 
-    def make():
-        keys = {"linear_std": "fan_in", "tie_embeddings": True, "logit_softcap": 2.0}
-        return LanguageModel(VOCAB, WIDTH, 1, lambda: Attention(WIDTH), **keys)
+    def forward(self, x):
+        return self.scale * x.cumsum(1) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
 
-    population, tokens = Population(make, (0, 1)), torch.randint(VOCAB, (2, 3, LENGTH))
-    logits = population(tokens)
-    logits[1].square().sum().backward()
-    with seeded(1):
-        model = make()
-    assert "head.weight" not in dict(model.named_parameters())
-    assert model.embedding.weight.std().item() == pytest.approx(WIDTH**-0.5, rel=0.1)
-    x = model.blocks(ResidualStream(F.embedding(tokens[1], model.embedding.weight))).value()
-    plain = F.linear(F.rms_norm(x, (WIDTH,), model.norm.weight, 1e-5), model.embedding.weight, model.head.bias)
-    torch.testing.assert_close(logits[1], 2 * (plain / 2).tanh(), rtol=1e-4, atol=1e-5)
-    (2 * (plain / 2).tanh()).square().sum().backward()
-    (slot,) = (slot for slot in population.layout.slots if slot.name == "embedding.weight")
-    gradient = population.parameters_by_replica.grad[1, slot.start : slot.stop].view(slot.shape)
-    torch.testing.assert_close(gradient, model.embedding.weight.grad, rtol=1e-4, atol=1e-4)
+
+def mixer_called(name):
+    return Average() if name == "plain" else mixer_of(name, WIDTH)
+
+
+def swiglu(x, mlp):
+    return (F.silu(x @ mlp.w1.weight.T) * (x @ mlp.w2.weight.T)) @ mlp.w3.weight.T
+
+
+def plain_block(block, x, scored):
+    x = (x + block.mixer(plain_norm(x, block.mixer_norm.weight)))[:, scored]
+    return x + swiglu(plain_norm(x, block.mlp_norm.weight), block.mlp)
+
+
+def random_gains(model):
+    for module in model.modules():
+        if isinstance(module, nn.RMSNorm):
+            nn.init.normal_(module.weight)
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "scored", "cap", "tied"),
+    [(1, slice(3, 7), None, False), (3, slice(-1, None), None, True), (3, slice(None), 2.0, False)],
+)
+@pytest.mark.parametrize("name", [*MIXERS, "plain"])
+def test_a_model_is_blocks_of_the_textbook(name, n_layers, scored, cap, tied):
+    options = {"tie_embeddings": tied, "logit_softcap": cap}
+    model = LanguageModel(9, WIDTH, n_layers, lambda: mixer_called(name), **options).double()
+    assert ("head.weight" in dict(model.named_parameters())) != tied
+    random_gains(model)
+    tokens = torch.randint(9, (2, LENGTH))
+    x = model.embedding(tokens)
+    for number, block in enumerate(model.blocks):
+        x = plain_block(block, x, scored if number == n_layers - 1 else slice(None))
+    head = model.embedding.weight if tied else model.head.weight
+    expected = plain_norm(x, model.norm.weight) @ head.T + model.head.bias
+    expected = cap * (expected / cap).tanh() if cap else expected
+    assert_same_with_gradients(model(tokens, scored), expected, list(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    "place", ["embedding", "blocks.0.mlp_norm", "blocks.1.mlp.w2", "blocks.0.mixer.v_proj", "norm", "head"]
+)
+def test_what_a_hook_returns_takes_the_place_of_the_output(place):
+    model = LanguageModel(9, WIDTH, 2, lambda: Attention(WIDTH, qk_norm=False))
+    tokens = torch.randint(9, (2, LENGTH))
+    before = model(tokens)
+    model.get_submodule(place).register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))
+    assert not torch.allclose(model(tokens), before)
 
 
 def test_the_auto_encoder_decodes_only_the_last_position():
     """The decoder adds the encoder's last vector to each row of the position table; then twice norm, linear, GELU."""
-    model = auto_encoder().double().requires_grad_(False)
-    tokens = torch.randint(VOCAB, (2, LENGTH))
+    model = AutoEncoder(9, LENGTH, WIDTH, 2, lambda: Attention(WIDTH)).double().requires_grad_(False)
+    tokens = torch.randint(9, (2, LENGTH))
     encoded = model.blocks(ResidualStream(model.embedding(tokens))).value()  # of all positions
     x = encoded[:, -1:] + model.positions
     for layer in model.decoder:
@@ -53,11 +88,30 @@ def test_the_auto_encoder_decodes_only_the_last_position():
         x = layer.linear(F.rms_norm(x, (WIDTH,), layer.norm.weight, 1e-5))
         x = x * (1 + (x / 2**0.5).erf()) / 2
     expected = model.head(F.rms_norm(x, (WIDTH,), model.norm.weight, 1e-5))
-    assert expected.shape == (2, LENGTH, VOCAB)
-    torch.testing.assert_close(model(tokens), expected)
+    assert expected.shape == (2, LENGTH, 9)
+    for scored in (slice(None), slice(5, 9)):
+        torch.testing.assert_close(model(tokens, scored), expected[:, scored])
 
 
-def test_logits_of_scored_positions_are_those_of_all_positions():
-    model = auto_encoder().double()
-    tokens = torch.randint(VOCAB, (2, LENGTH))
-    torch.testing.assert_close(model(tokens, slice(5, 9)), model(tokens)[:, 5:9])
+def logits_and_gradients(kind, n_layers, vocabulary, scored, qk_norm):
+    torch.manual_seed(0)
+    sizes = (9, 16) if kind is AutoEncoder else (16,)
+    model = kind(vocabulary, *sizes, n_layers, lambda: Attention(16, num_heads=2, qk_norm=qk_norm))
+    logits = model(torch.randint(vocabulary, (2, 9)), scored)
+    return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(model.parameters()))]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there kernels are compiled, for tensors on the GPU")
+@pytest.mark.parametrize("kind", [LanguageModel, AutoEncoder])
+@pytest.mark.parametrize(
+    ("n_layers", "vocabulary", "scored", "qk_norm"),
+    [(1, 40, slice(None), False), (2, 7, slice(2, 4), True)],
+)
+def test_models_on_the_kernels_equal_the_reference(monkeypatch, kind, n_layers, vocabulary, scored, qk_norm):
+    expected = logits_and_gradients(kind, n_layers, vocabulary, scored, qk_norm)
+    asked = prefer_kernels(monkeypatch)
+    actual = logits_and_gradients(kind, n_layers, vocabulary, scored, qk_norm)
+    assert "mixerlab.kernels.fused.rms_norm" in asked
+    for one, other in zip(actual, expected, strict=True):
+        assert (one - other).norm() < 5e-6 * other.norm()

@@ -40,19 +40,15 @@ def config_of(data_dir, *more):
     return task, config
 
 
-def test_the_same_data_elsewhere_are_the_same_run(saved, copy):
-    _, config = config_of(saved)
-    _, elsewhere = config_of(copy)
+def test_the_data_and_not_their_place_tell_a_run(saved, copy):
+    (_, config), (_, elsewhere) = config_of(saved), config_of(copy)
     assert run_id(config) == run_id(elsewhere)
     (labels, *_) = labels_of_replicas(config)
     assert labels == labels_of_replicas(elsewhere)[0]
     assert len(labels["hparams"]["task.data_sha256"]) == 64
-
-
-def test_other_data_are_another_run(saved, copy):
     (path,) = copy.glob("t-*/train/inputs.npy")
     np.save(path, np.load(path)[::-1])
-    assert run_id(config_of(saved)[1]) != run_id(config_of(copy)[1])
+    assert run_id(config) != run_id(config_of(copy)[1])
 
 
 def test_val_rows_that_are_test_rows_are_refused_unless_allowed(copy, tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mixerlab.records.files import read_config, run_folder, write_config, write_metrics, write_record
+from mixerlab.records.files import run_folder, write_config, write_metrics, write_record
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import ACCURACY, Record, Score, labels_of_replicas, result_columns
 from mixerlab.sweeps.tables.cells import best_per_cell
@@ -144,11 +144,6 @@ def cells_of(results: Path, by: Sequence[str] | None = None) -> pd.DataFrame:
     return best_per_cell(frame_of(results, by))
 
 
-def configs_in(results: Path) -> dict[str, dict]:
-    """Those of all runs in this folder, by `run_id`."""
-    return by_run_id(*(read_config(folder) for folder in (results / "runs").iterdir()))
-
-
 def _curve(row: dict, epochs: int = 12) -> pd.DataFrame:
     epoch = np.arange(epochs)
     reached = row["official_accuracy"] or 0.1
@@ -158,14 +153,3 @@ def _curve(row: dict, epochs: int = 12) -> pd.DataFrame:
         frame[f"{split}_loss"] = 1 - accuracy
         frame[f"{split}_accuracy"] = frame[f"{split}_token_accuracy"] = accuracy
     return frame.assign(replica=row["replica"], lr=row["lr"], seed=row["seed"], lr_now=row["lr"])
-
-
-def add_three_mixers(results: Path) -> Path:
-    """Three mixers on two tasks: of the setting seq_len-512, parallax has no score and novel no run; the folder."""
-    for mixer, top in (("attn", 0.9), ("parallax", 0.95), ("novel", 0.7)):
-        add_run(results, [0.3, top, 0.5], mixer=mixer)
-        add_run(results, [0.2, top - 0.1, 0.4], mixer=mixer, setting="seq_len-256")
-        add_run(results, [0.6, 0.5, "diverged"], mixer=mixer, task="mem")
-    add_run(results, [0.2, 0.6, 0.4], mixer="attn", setting="seq_len-512")
-    add_run(results, ["diverged"] * 3, mixer="parallax", setting="seq_len-512")
-    return results

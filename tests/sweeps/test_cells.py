@@ -129,7 +129,7 @@ def test_a_sweep_knows_the_rates_of_deleted_runs(tmp_path):
     """The best rate is the largest, but no grid should be wider while it is incomplete."""
     for rates, scores in ((LOW, [0.30, 0.40]), ([HIGH], [0.50])):
         fakes.add_run(tmp_path, scores, lr=rates)
-    configs = fakes.configs_in(tmp_path)
+    configs = fakes.by_run_id(*(fakes.config(lr=rates) for rates in (LOW, [HIGH])))
     assert only_cell(tmp_path).entry.edges and not only_cell(tmp_path).lacking
     shutil.rmtree(run_folder(tmp_path, run_id(fakes.config(lr=[HIGH]))))
     cells = best_per_cell(spread_out(collect(tmp_path, configs)))

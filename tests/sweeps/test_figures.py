@@ -34,7 +34,15 @@ def all_figures(scores, results):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    return fakes.add_three_mixers(tmp_path_factory.mktemp("results"))
+    """Three mixers on two tasks: of the setting seq_len-512, parallax has no score and novel no run."""
+    results = tmp_path_factory.mktemp("results")
+    for mixer, top in (("attn", 0.9), ("parallax", 0.95), ("novel", 0.7)):
+        fakes.add_run(results, [0.3, top, 0.5], mixer=mixer)
+        fakes.add_run(results, [0.2, top - 0.1, 0.4], mixer=mixer, setting="seq_len-256")
+        fakes.add_run(results, [0.6, 0.5, "diverged"], mixer=mixer, task="mem")
+    fakes.add_run(results, [0.2, 0.6, 0.4], mixer="attn", setting="seq_len-512")
+    fakes.add_run(results, ["diverged"] * 3, mixer="parallax", setting="seq_len-512")
+    return results
 
 
 @pytest.mark.sampled(2)

@@ -1,6 +1,5 @@
 """The identity of a run, and that its record is whole or absent."""
 
-import copy
 import json
 import shutil
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import fakes
 import pytest
+from omegaconf import OmegaConf
 
 import mixerlab
 from mixerlab.records import code_version as code_versions
@@ -19,14 +19,10 @@ from mixerlab.records.provenance import shell_command
 ROOT = Path(__file__).parents[2]
 
 
-def with_key(config: dict, key: str, value) -> dict:
-    changed = copy.deepcopy(config)
-    *parents, last = key.split(".")
-    node = changed
-    for parent in parents:
-        node = node.setdefault(parent, {})
-    node[last] = value
-    return changed
+def with_key(key, value):
+    changed = OmegaConf.create(fakes.config())
+    OmegaConf.update(changed, key, value)
+    return OmegaConf.to_container(changed)
 
 
 def test_identity_is_stable():
@@ -50,9 +46,8 @@ def test_identity_is_stable():
     ],
 )
 def test_identity_ignores(key, value):
-    config = fakes.config()
-    assert repr(with_key(config, key, value)) != repr(config)
-    assert run_id(with_key(config, key, value)) == run_id(config)
+    assert repr(with_key(key, value)) != repr(fakes.config())
+    assert run_id(with_key(key, value)) == run_id(fakes.config())
 
 
 @pytest.mark.parametrize(
@@ -69,8 +64,7 @@ def test_identity_ignores(key, value):
     ],
 )
 def test_identity_depends_on(key, value):
-    config = fakes.config()
-    assert run_id(with_key(config, key, value)) != run_id(config)
+    assert run_id(with_key(key, value)) != run_id(fakes.config())
 
 
 @pytest.fixture

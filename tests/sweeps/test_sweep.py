@@ -1,15 +1,18 @@
 """The queue of a sweep: what it makes of claims, of cells that end, and of those that an executor loses."""
 
+import multiprocessing
+import time
 from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 from trainers import FakeCell
 
-from mixerlab.records.claims import claim
+from mixerlab.records.claims import claim, is_claimed, note_epochs
 from mixerlab.sweeps.launch import sweep as sweep_module
 from mixerlab.sweeps.launch.cells import Cell, names_of
 from mixerlab.sweeps.launch.executors import Ended
+from mixerlab.sweeps.launch.progress import SweepProgress
 from mixerlab.sweeps.launch.sweep import Sweep
 
 
@@ -88,3 +91,42 @@ def test_runs_of_other_processes_are_waited_for(make, capsys):
         assert executor.order == ["b", "d"] and set(failed) == {cells[0], cells[2]}
         assert "wait=0" in failed[cells[0]] and "waiting for 2 runs" in capsys.readouterr().err
     assert sweep.train(cells) == {}  # they have let go
+
+
+def test_the_time_left_counts_the_epochs_of_running_runs(tmp_path):
+    cells = [FakeCell(folder=tmp_path / name, cost=100.0) for name in "abc"]
+    progress = SweepProgress(dict(zip(cells, ("attn icr", "gdn icr", "mesa icr"), strict=True)))
+    try:
+        with claim(cells[0].folder), claim(cells[1].folder):
+            progress.show(cells[2:], cells[:2])
+            assert progress.line()[:2] == ("0 of 3 runs done", 0.0) and "left" not in progress.line()[2]
+            for epoch in (1, 15):
+                note_epochs(cells[0].folder, epoch, 60)
+                note_epochs(cells[1].folder, 2 * epoch, 60)
+            progress.began_at = time.monotonic() - 60
+            done, share, times = progress.line()
+            assert (done, share) == ("0 of 3 runs done", 0.25)
+            assert times == "01:00 elapsed, 03:00 left; now gdn icr 50%; attn icr 25%"
+        with claim(cells[0].folder):  # anew: the note was of before
+            assert progress.line()[1] < share
+    finally:
+        progress.close()
+
+
+def hold(folder, is_held):
+    with claim(folder):
+        is_held.set()
+        time.sleep(60)
+
+
+def test_the_claim_of_a_killed_process_is_free(tmp_path):
+    context = multiprocessing.get_context("fork")
+    is_held = context.Event()
+    process = context.Process(target=hold, args=(tmp_path, is_held))
+    process.start()
+    assert is_held.wait(30) and is_claimed(tmp_path)
+    process.kill()
+    process.join()
+    assert not is_claimed(tmp_path)
+    with claim(tmp_path) as ours:
+        assert ours

@@ -3,6 +3,7 @@
 import fakes
 import pytest
 
+from mixerlab.records.names import axis_of
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
@@ -45,12 +46,6 @@ def test_a_swept_key_is_a_column_for_each_value_of_every_mixer(widths):
     column = Column("gdn", (("model.d_model", "64"),))
     assert column in table.columns and table.rows["icr",][column].mean == 0.16
     assert table.rows["mem",][column].status == "missing"
-
-
-def test_a_key_of_one_mixer_is_in_its_columns_only(widths):
-    add(widths, num_heads=4)
-    found = heads(widths)
-    assert {"attn, num_heads=4, d_model=128", "attn, num_heads=8, d_model=128", "gdn, d_model=128"} <= set(found)
 
 
 def test_the_keys_of_two_optimizers_say_no_more_than_their_names(tmp_path):
@@ -135,20 +130,6 @@ def test_a_name_tells_no_key_that_it_tells_already(tmp_path):
     assert "baseline, data=c3c3c3c3, size=400" in set(fakes.frame_of(tmp_path)["setting"])
 
 
-def test_settings_that_are_missing_are_told_apart_where_their_names_have_commas(tmp_path):
-    for mixer, setting, seed in (("attn", "a", 1), ("attn", "a", 2), ("attn", "b", 3), ("gdn", "b", 3)):
-        add(tmp_path, data_seed=seed, mixer=mixer, setting=setting)
-    notes = task_table(fakes.cells_of(tmp_path)).notes
-    assert "gdn: missing on icr (a, data_seed=1; a, data_seed=2)." in notes
-
-
-def test_a_setting_counts_whole_where_its_own_name_reads_like_swept_keys(tmp_path):
-    for setting, accuracy in (("sizes=[1, 2],n=3", 0.2), ("sizes=[1, 4],n=3", 0.4), ("sizes=[8, 4],n=3", 0.9)):
-        add(tmp_path, accuracy, {"task.sizes": setting}, task="own", setting=setting)
-    (entry,) = task_table(fakes.cells_of(tmp_path)).entries
-    assert entry.mean == pytest.approx(0.5)
-
-
 def test_a_note_names_the_first_three_settings(tmp_path):
     for seed in range(6):
         add(tmp_path, data_seed=seed)
@@ -156,6 +137,11 @@ def test_a_note_names_the_first_three_settings(tmp_path):
     notes = task_table(fakes.cells_of(tmp_path)).notes
     first = "; ".join(f"baseline, data_seed={seed}" for seed in range(3))
     assert f"gdn: missing on icr ({first} and 2 more)." in notes
+
+
+def test_a_setting_departs_by_a_number_or_has_no_axis():
+    assert axis_of("S3-128,test_seq_len=256") == ("S3-128", "test_seq_len", 256.0)
+    assert axis_of("sizes=[1, 2]") is axis_of("group=S5") is axis_of("seq_len=inf") is None
 
 
 def test_layers_of_hybrids_and_classes_of_one_name_have_columns(tmp_path):

@@ -8,7 +8,9 @@ import fakes
 import pytest
 
 from mixerlab.records.schema import Score
+from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.columns import Column
+from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.tables import Entry, best_of, gaps, mean_of, seeds_entry, setting_table, task_table, text_of
 from mixerlab.sweeps.tables.writers import solved_markdown, to_csv, to_latex, to_markdown
 
@@ -166,7 +168,9 @@ def test_a_mean_over_several_versions_of_the_code_says_so_in_every_format(tmp_pa
             versions = {"mixer": "x", "task": "x", "training": "x"} | {part: code}
             own = [score + 0.01 * each for each in ([seed] if seed == 0 else seed)]
             fakes.add_run(tmp_path, own, mixer=mixer, lr=1e-3, seed=seed, provenance={"code_version": versions})
-    table = setting_table(fakes.cells_of(tmp_path))
+    frame, whose = fakes.frame_of(tmp_path), {"mixer": "mixer attn", "task": "task icr", "training": "training"}
+    assert notes_of(frame) == [f"The code changed between these runs: {whose[part]}."]
+    table = setting_table(best_per_cell(frame))
     assert texts(table)["icr", "baseline"] == ["0.923 ± 0.052 *", "0.423 ± 0.052"]
     (attn, gdn) = csv.DictReader(io.StringIO(to_csv(table)))
     assert (attn["incomplete"], attn["bold"], gdn["incomplete"], gdn["bold"]) == ("1", "0", "0", "0")
@@ -177,16 +181,16 @@ def test_a_mean_over_several_versions_of_the_code_says_so_in_every_format(tmp_pa
 
 @pytest.fixture
 def seeds(tmp_path):
-    """Three seeds, two widths: of gdn one setting is missing, and of mamba a seed."""
+    """Three seeds, two pairs of betas: of gdn one setting is missing, and of mamba a seed."""
     for mixer, setting, scores in (
         ("attn", "baseline", [0.70, 0.71, 0.69]), ("attn", "seq_len-256", [0.70, 0.71, 0.69]),
         ("gdn", "baseline", [0.99, 0.99, 0.98]), ("mamba", "baseline", [0.5, 0.5, "diverged"]),
         ("mamba", "seq_len-256", [0.5, 0.5, 0.6]), ("a_b & c", "baseline", [0.3, 0.31, 0.29]),
         ("a_b & c", "seq_len-256", [0.3, 0.31, 0.29]),
     ):  # fmt: skip
-        for width in (64, 128) if mixer == "attn" else (64,):
-            changed = {"model.d_model": width}
-            lower = [score if isinstance(score, str) else score - (width > 64) / 10 for score in scores]
+        for beta in (0.9, 0.99) if mixer == "attn" else (0.9,):
+            changed = {"optimizer.betas": [0.8, beta]}
+            lower = [score if isinstance(score, str) else score - (beta > 0.9) / 10 for score in scores]
             fakes.add_run(tmp_path, lower, lr=1e-3, seed=[0, 1, 2], mixer=mixer, setting=setting, changed=changed)
     return task_table(fakes.cells_of(tmp_path))
 
@@ -202,21 +206,15 @@ def test_markdown(seeds):
 
 def test_latex_has_swept_keys_below_their_mixer_and_its_notes_as_comments(seeds):
     latex = to_latex(seeds)
-    heads = [*(rf"\shortstack[l]{{{mixer}\\d\_model={width}}}" for mixer, width in (("attn", 64), ("attn", 128)))]
-    assert " & ".join(["task", *heads, ""]) in latex and r"\shortstack[l]{a\_b \& c\\d\_model=64}" in latex
+    heads = [rf"\shortstack[l]{{attn\\betas=[0.8, {beta}]}}" for beta in (0.9, 0.99)]
+    assert " & ".join(["task", *heads, ""]) in latex and r"\shortstack[l]{a\_b \& c\\betas=[0.8, 0.9]}" in latex
     assert r"icr & \textbf{0.700}\textsubscript{$\pm$0.025} & 0.600" in latex
     assert r"0.517\textsubscript{$\pm$0.072 (2 to 3 seeds)}\textsuperscript{*}" in latex and "% After ±" in latex
 
 
-def test_a_value_with_commas_is_on_one_line_in_latex(tmp_path):
-    for beta in (0.9, 0.95):
-        fakes.add_run(tmp_path, [0.5], lr=1e-3, changed={"optimizer.betas": [0.8, beta]})
-    assert r"\shortstack[l]{attn\\betas=[0.8, 0.95]}" in to_latex(task_table(fakes.cells_of(tmp_path)))
-
-
 def test_csv_has_a_row_for_each_entry(seeds):
     attn, _, gdn, mamba, _ = csv.DictReader(io.StringIO(to_csv(seeds)))
-    assert (attn["task"], attn["column"], attn["n"], attn["bold"]) == ("icr", "attn, d_model=64", "3", "1")
+    assert (attn["task"], attn["column"], attn["n"], attn["bold"]) == ("icr", "attn, betas=[0.8, 0.9]", "3", "1")
     assert float(attn["mean"]) == pytest.approx(0.7)
     assert float(attn["half_interval"]) == pytest.approx(4.303 * 0.01 / 3**0.5)
     assert (gdn["settings"], gdn["of"], gdn["incomplete"], gdn["bold"]) == ("1", "2", "1", "0")

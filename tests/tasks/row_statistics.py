@@ -4,6 +4,8 @@ A dataset is `(inputs, targets)`, each `[N, T]`. A statistic is one number per r
 difference of two means can be compared with its standard error.
 """
 
+from itertools import accumulate, groupby
+
 import numpy as np
 
 from mixerlab.tasks.base import Task
@@ -50,43 +52,31 @@ def _recall(task, inputs):
 
 
 def _fuzzy(task, inputs):
-    """Parses the rows pair by pair in plain Python, independently of the checker's own parser."""
+    """Parses the rows run by run in plain Python, independently of the checker's own parser."""
     rows = [_fuzzy_row(task, row) for row in inputs.tolist()]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 def _fuzzy_row(task, row):
-    pads = row.count(task.pad_token)
-    keys, values, starts = [], [], []
-    for position, token in enumerate(row[pads:]):
-        if token < task.num_keys:
-            if len(values) == len(keys):
-                keys.append([])
-                starts.append(position)
-            keys[-1].append(token)
-        else:
-            if len(values) < len(keys):
-                values.append([])
-            values[-1].append(token)
-    *context, probe = [tuple(key) for key in keys]
-    values = values[: len(context)]  # the probe's is cut short by the end of the inputs
-    first = dict(zip(reversed(context), reversed(range(len(context))), strict=True))
-    new_values = [values[slot] for slot in first.values()]
-    shown = probe in first
+    tokens = row[row.count(task.pad_token) :]
+    runs = [tuple(run) for _, run in groupby(tokens, lambda token: token < task.num_keys)]
+    starts = [0, *accumulate(map(len, runs))][::2]
+    *context, probe = runs[::2]
+    first = {key: slot for slot, key in reversed([*enumerate(context)])}
+    new_values = [runs[2 * slot + 1] for slot in first.values()]
     statistics = {
-        "pads": pads,
-        "pairs": len(keys),
+        "pads": len(row) - len(tokens),
+        "pairs": len(context) + 1,
         "distinct keys": len(first),
         "repeated keys": len(context) - len(first),
-        "probe missing": not shown,
+        "probe missing": probe not in first,
         "probe showings": context.count(probe),
-        "probe's first place": starts[first[probe]] if shown else 0,
+        "probe's first place": starts[first.get(probe, 0)],
         "probe's key length": len(probe),
     }
-    for size in range(1, task.k_motif_size + 1):
-        statistics[f"key length {size}"] = sum(len(key) == size for key in context)
-    for size in range(1, task.v_motif_size + 1):
-        statistics[f"value length {size}"] = sum(len(value) == size for value in new_values)
+    for name, motifs, longest in (("key", context, task.k_motif_size), ("value", new_values, task.v_motif_size)):
+        lengths = [len(motif) for motif in motifs]
+        statistics |= {f"{name} length {size}": lengths.count(size) for size in range(1, longest + 1)}
     return statistics
 
 

@@ -1,4 +1,4 @@
-"""State tracking and multi-query recall against their definitions: rows that are read step by step."""
+"""State tracking and multi-query recall against their definitions."""
 
 import numpy as np
 import pytest
@@ -57,19 +57,13 @@ def test_the_tables_are_those_of_the_groups(group):
     assert found == ELEMENT_ORDERS[group]
 
 
-@pytest.mark.parametrize("setting", ["4-64", "64-256"])
-def test_rows_read_token_by_token_give_their_targets(setting):
+@pytest.mark.parametrize(("setting", "values"), [("4-64", 1), ("64-256", 8192)])
+def test_what_asks_for_nothing_is_empty_or_drawn_from_all_tokens(setting, values):
+    """The rules of the task hold the rest of a row."""
     task = make_task("mqar", setting=setting)
-    inputs, targets = task.generate(50, np.random.default_rng(0), "test")
-    for row, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
-        value_of = {row[2 * j]: row[2 * j + 1] for j in range(task.num_kv_pairs)}
-        assert len(value_of) == task.num_kv_pairs == len(set(value_of.values()))
-        assert max(value_of) < 4096 <= min(value_of.values())
-        asked = {t: token for t, token in enumerate(wanted) if token != IGNORE_INDEX}
-        assert {row[t]: token for t, token in asked.items()} == value_of and len(asked) == len(value_of)
-        assert all(t >= 2 * len(value_of) and t % 2 == 0 for t in asked)
-        filler = {row[t] for t in range(2 * len(value_of), len(row)) if t not in asked}
-        assert (filler == {0}) != task.random_non_queries
+    inputs, targets = task.generate(2000, np.random.default_rng(0), "test")
+    context = slice(2 * task.num_kv_pairs, None)
+    assert len(np.unique(inputs[:, context][targets[:, context] == IGNORE_INDEX])) == values
 
 
 def test_distances_fall_as_the_power_law_says():

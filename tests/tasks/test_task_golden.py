@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from golden_data import GOLDEN, every_golden
 from row_statistics import MAX_Z, row_statistics, z_scores
@@ -40,9 +39,3 @@ def test_another_distribution_is_noticed():
 @every_golden
 def test_folder_is_named_as_mad_lab_names_it(golden):
     assert dataset_folder(golden.task) == golden.manifest["madlab_dir"]
-
-
-@pytest.mark.parametrize("golden", [g for g in GOLDEN.values() if g.manifest["task_shorthand"] == "M"])
-def test_memorization_map_is_mad_labs(golden):
-    with np.load(golden.path) as file:
-        np.testing.assert_array_equal(golden.task.value_of[file["kv_keys"]], file["kv_values"])

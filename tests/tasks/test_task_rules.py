@@ -165,6 +165,7 @@ EDGES = [
     ("mem", dict(vocab_size=5, seq_len=2)),
     ("cmp", dict(vocab_size=3, seq_len=2)),
     ("sc", dict(vocab_size=4, seq_len=4, num_tokens_to_copy=1)),
+    ("mqar", dict(vocab_size=4, seq_len=4, num_kv_pairs=1)),
 ]
 
 

@@ -106,7 +106,6 @@ def one_later(data):
         {"graph_key": None},
         {"batch_size": 8},
         {"replicas": TWO[:1]},
-        {"optimizer": AdamW, "graph_key": "adamw"},
         {"precision": "bf16"},
         {"data": splits(train=2**7)},
         {"data": one_later(splits())},

@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
 from mixerlab.kernels.optimizer.newton_schulz.reference import newton_schulz
+from mixerlab.mixers.base import as_matrix, split_rows
 from mixerlab.training import optimizers
-from mixerlab.training.layout import Grouping
+from mixerlab.training.layout import PAPER, Grouping
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Population
 from mixerlab.training.schedules import WSD, Constant, Cosine
@@ -40,9 +41,22 @@ class Parts(nn.Module):
         self.gain = nn.RMSNorm(12)
 
 
-def stepped(make, lr, gradients, schedule=None):
+class Marked(Parts):
+    """And a filter, and what is marked as matrices."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.ModuleDict({"mixer": nn.Conv1d(12, 12, 4, groups=12, bias=False)})])
+        self.split, self.stack = nn.Linear(12, 20, bias=False), nn.Parameter(torch.randn(2, 5, 12))
+        self.plain = nn.Parameter(torch.randn(20, 12))
+        split_rows(self.split.weight, (12, 8))
+        as_matrix(self.stack)
+        as_matrix(self.plain)
+
+
+def stepped(make, lr, gradients, schedule=None, build=Parts, grouping=PAPER):
     """The initial values of each parameter, `[R, ...]`, and its values after each step, `[STEPS, R, ...]`."""
-    population = Population(Parts, seeds=range(len(lr)))
+    population = Population(build, range(len(lr)), grouping)
     optimizer = make(population, lr, schedule or Constant(), STEPS)
 
     def named():
@@ -57,9 +71,9 @@ def stepped(make, lr, gradients, schedule=None):
     return start, {name: torch.stack([values[name] for values in history]) for name in start}
 
 
-def gradients_for(replicas, scales=None):
+def gradients_for(replicas, scales=None, build=Parts):
     generator = torch.Generator().manual_seed(0)
-    shapes = {name: parameter.shape for name, parameter in Parts().named_parameters()}
+    shapes = {name: parameter.shape for name, parameter in build().named_parameters()}
     scales = torch.ones(STEPS, replicas) if scales is None else scales
 
     def drawn(shape, step):
@@ -101,14 +115,30 @@ def test_muon_is_torchs(dtype, name, nesterov, scale, monkeypatch):
         assert error < (1e-5 if dtype == torch.float32 else 2e-2)
 
 
-@pytest.mark.parametrize(("scale", "tall", "wide"), [("spectral", (40 / 12) ** 0.5, (12 / 40) ** 0.5), ("none", 1, 1)])
-def test_the_update_is_scaled_by_the_matrixs_shape(scale, tall, wide):
-    """The first step moves a matrix by lr times the scale times the polar factor of its gradient."""
-    gradients = gradients_for(1)[:1]
-    start, ours = stepped(partial(Muon, update_scale=scale, weight_decay=0, max_grad_norm=None), [0.02], gradients)
-    for name, factor in (("tall.weight", tall), ("wide.weight", wide)):
-        polar = newton_schulz(gradients[0][name], 5, torch.float32)
-        torch.testing.assert_close(ours[name][0], start[name] - 0.02 * factor * polar, rtol=1e-5, atol=1e-6)
+MATRICES = {  # the rows and columns of each
+    "tall.weight": [(40, 12)],
+    "wide.weight": [(12, 40)],
+    "blocks.0.mixer.weight": [(12, 4)],
+    "split.weight": [(12, 12), (8, 12)],
+    "stack": [(5, 12), (5, 12)],
+    "plain": [(20, 12)],
+}
+
+
+@pytest.mark.parametrize(("scale", "power"), [("spectral", 0.5), ("none", 0)])
+def test_the_update_of_a_matrix_is_scaled_by_its_shape(scale, power):
+    """The first step moves it by lr times the scale times the polar factor of its gradient."""
+    gradients, options = gradients_for(1, build=Marked)[:1], {"weight_decay": 0, "max_grad_norm": None}
+    make = partial(Muon, update_scale=scale, filters="muon", **options)
+    start, ours = stepped(make, [0.02], gradients, build=Marked, grouping=Grouping(filters="muon"))
+    for name, shapes in MATRICES.items():
+        parts = gradients[0][name].view(-1, shapes[0][1]).split([rows for rows, _ in shapes])
+        moved = [
+            0.02 * (rows / columns) ** power * newton_schulz(part[None], 5, torch.float32)[0]
+            for part, (rows, columns) in zip(parts, shapes, strict=True)
+        ]
+        expected = start[name] - torch.cat(moved).view_as(start[name])
+        torch.testing.assert_close(ours[name][0], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "scale"), [("embedding.weight", 0.3), ("gain.weight", 0.015)])
@@ -177,25 +207,33 @@ def test_all_parameters_may_decay_each_at_its_learning_rate():
         torch.testing.assert_close(ours[name][-1], start[name] * (1 - 0.5 * 0.1 * scale), rtol=1e-6, atol=1e-8)
 
 
-class Filter(nn.Module):
+def test_sizes_must_add_up():
+    with pytest.raises(ValueError, match=r"the sizes \[16, 8\] must add up to the 32 rows"):
+        split_rows(torch.empty(32, 16), (16, 8))
+
+
+class Rated(nn.Module):
+    """Three gains: one as usual, one without decay as in mamba, one with a rate and without decay as in S4."""
+
     def __init__(self):
         super().__init__()
-        self.blocks = nn.ModuleList([nn.ModuleDict({"mixer": nn.Conv1d(6, 6, 4, groups=6)})])
-        self.linear = nn.Linear(5, 3)
+        self.usual, self.undecayed, self.rated = (nn.Parameter(torch.ones(12)) for _ in range(3))
+        self.undecayed._no_weight_decay = True
+        self.rated._optim = {"lr": 1e-3, "weight_decay": 0.0}
 
 
-def test_muon_moves_a_filter_as_a_matrix():
-    """One step at learning rate 0.1 moves it by 0.1 sqrt(6 / 4) times the polar factor of the gradient."""
-    population = Population(Filter, (0,), Grouping(filters="muon"))
-    optimizer = Muon(population, [0.1], Constant(), 1, weight_decay=0.0, filters="muon", max_grad_norm=None)
-    before = population.parameters_by_replica.detach().clone()
-    gradient = torch.randn_like(before)
-    population.parameters_by_replica.grad = gradient
+def test_rates_and_decay_of_public_code_are_honoured_for_each_replica():
+    """The first step of Adam moves each element by its rate."""
+    population = Population(Rated, (0, 0, 0))
+    optimizer = AdamW(population, [0.1, 0.05, 0.01], Constant(), 10, weight_decay=0.5)
+    population.keep([0, 2])
+    optimizer.keep([0, 2])
+    population.parameters_by_replica.grad = torch.ones_like(population.parameters_by_replica)
     optimizer.step()
-    (columns,) = (slice(s.start, s.stop) for s in population.layout.slots if s.name == "blocks.0.mixer.weight")
-    moved = (population.parameters_by_replica - before)[:, columns].view(6, 4)
-    polar = newton_schulz(gradient[:, columns].view(1, 6, 4), 5, torch.float32)[0]
-    torch.testing.assert_close(moved, -0.1 * (6 / 4) ** 0.5 * polar, rtol=1e-3, atol=1e-4)
+    moved = {name: 1 - value for name, value in population.parameters_by_name().items()}
+    for name, wanted in {"usual": (0.15, 0.015), "undecayed": (0.1, 0.01), "rated": (1e-3, 1e-3)}.items():
+        expected = torch.tensor(wanted)[:, None].expand(-1, 12)
+        torch.testing.assert_close(moved[name].detach(), expected, rtol=1e-3, atol=1e-6)
 
 
 def muon(**options):

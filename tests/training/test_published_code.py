@@ -15,14 +15,6 @@ from mixerlab.training.population import Population, seeded
 from mixerlab.training.weights import model_state, put_in
 
 
-class Published(SequenceMixer):
-    def state_size(self, seq_len):
-        return 1
-
-    def resolved_backend(self, device, dtype):
-        return "torch"
-
-
 class Sine(nn.Module):
     def __init__(self):
         super().__init__()
@@ -32,7 +24,7 @@ class Sine(nn.Module):
         return torch.sin(self.frequency * x)
 
 
-class TwoNames(Published):
+class TwoNames(SequenceMixer):
     """One activation twice in a Sequential, as in Hyena's filters, and once more by a name of its own."""
 
     def __init__(self):
@@ -44,7 +36,7 @@ class TwoNames(Published):
         return self.net(x.cumsum(1)) + self.sine(x)
 
 
-class OneWeight(Published):
+class OneWeight(SequenceMixer):
     """Two layers with one weight, as where queries and keys are shared."""
 
     def __init__(self):
@@ -56,7 +48,7 @@ class OneWeight(Published):
         return torch.tanh(self.q(x)) * self.k(x).cumsum(1)
 
 
-class Fixed(Published):
+class Fixed(SequenceMixer):
     """A frozen layer and parameter, tensors in attributes, and a parameter that forward does not use."""
 
     shift = None  # a default
@@ -76,7 +68,8 @@ class Fixed(Published):
 @pytest.mark.parametrize("mixer", [TwoNames, OneWeight, Fixed])
 def test_losses_and_gradients_are_those_of_the_model_alone(mixer, execution, monkeypatch):
     # What is frozen is random, and a mixer is compiled only if its replicas share it.
-    seeds, build = (1, 1) if execution == "compiled" else (0, 1), model_with(mixer, linear_std=0.3)
+    seeds = (1, 1) if execution == "compiled" else (0, 1)
+    build = model_with(mixer, linear_std=0.3, tie_embeddings=mixer is OneWeight)
     population = Population(build, seeds)
     own = {name: tensor for name, tensor in population.model.named_parameters(remove_duplicate=False)}
     if execution == "loop":
@@ -140,7 +133,7 @@ def test_a_loaded_model_shares_as_it_did(mixer):
     torch.testing.assert_close(loaded(tokens[0]), population(tokens)[0])
 
 
-class CachesAngles(Published):
+class CachesAngles(SequenceMixer):
     """Rotates as rotary-embedding-torch does: a buffer has the angles, and a number says for how many tokens."""
 
     def __init__(self):

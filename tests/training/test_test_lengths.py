@@ -1,15 +1,16 @@
 """Test rows of another length than the others (`task.test_seq_len`): their data, their scores, their run."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from command_line import ATTN, ran, records, refusal
+from command_line import ATTN, refusal
 from tiny_training import LENGTH, VOCAB, build_model, fit, splits
 
+from mixerlab.config.compose import compose
+from mixerlab.config.values import checked
 from mixerlab.mixers.attn import Attention
+from mixerlab.records.identity import run_id
 from mixerlab.training import fit as story
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.metrics import IGNORE_INDEX
@@ -53,18 +54,11 @@ def test_a_graph_scores_longer_rows_as_launched_steps_do(tmp_path, monkeypatch):
         np.testing.assert_allclose(graphs.metrics["test_loss"], launched.metrics["test_loss"], rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_a_run_says_its_test_length_and_is_another_run(tmp_path):
-    ran(*ATTN, f"results_dir={tmp_path}")
-    longer = ran(*ATTN, "task.test_seq_len=48", f"results_dir={tmp_path}")
-    found = {"test_seq_len=48" in r["rows"][0]["setting"]: r["rows"] for r in records(tmp_path).values()}
-    assert set(found) == {False, True} and found[True][0]["setting"] in longer.out
-    for before, after in zip(found[False], found[True], strict=True):
-        for key in ("train_loss", "val_loss", "val_accuracy", "clean_val_accuracy", "clean_epoch", "state_size"):
-            assert before[key] == after[key]
-        assert before["test_loss"] != after["test_loss"] and math.isfinite(after["test_loss"])
-    ran(*ATTN, "task.test_seq_len=16", f"results_dir={tmp_path}")  # the length of the others: the first run
-    assert len(records(tmp_path)) == 2
+def test_another_test_length_is_another_run():
+    def identity(*overrides):
+        return run_id(checked(compose("mixer=attn", "task=icr", *overrides))[1])
+
+    assert identity() == identity("task.test_seq_len=128") != identity("task.test_seq_len=256")
 
 
 class Limited(Attention):
