@@ -20,7 +20,7 @@ from mixerlab.checks.buildable import check_buildable
 from mixerlab.checks.outputs import OutputCheck
 from mixerlab.config.building import Parts, grouping_of, loggers_of, optimizer_maker
 from mixerlab.config.project import projects_in_use, use_noted_folders
-from mixerlab.config.values import checked, kept_record
+from mixerlab.config.values import checked
 from mixerlab.loading import load, splits_of
 from mixerlab.loggers import Loggers, log_results, started
 from mixerlab.mixers.base import SequenceMixer
@@ -85,7 +85,7 @@ class _Run:
         return cls(cfg, task, config, parts, state_size, files.run_folder(cfg.results_dir, run_id(config)), code)
 
     def kept_record(self) -> Record | None:
-        return kept_record(self.folder, self.cfg.force, self.code)
+        return files.kept_record(self.folder, self.cfg.force, self.code)
 
     def hyperparameters(self) -> dict[str, Any]:
         """What loggers are told of it: the keys that can change its result, its setting and its id."""

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.errors import reason
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import LABELS, Record, labels_of_replicas, rows_digest
+from mixerlab.records.schema import LABELS, Record, changed_code, labels_of_replicas, rows_digest
 from mixerlab.records.text import one_line
 
 if TYPE_CHECKING:
@@ -64,6 +64,23 @@ def snapshot(epochs: int) -> str:
 
 def weights_files(folder: str | Path) -> list[Path]:
     return sorted(Path(folder).glob("replica-*.safetensors"))
+
+
+def kept_record(folder: Path, force: bool | Literal["changed"], code: Mapping[str, str]) -> Record | None:
+    """A run's record, if a command with this `force` leaves it as it is; None if the run is to train.
+
+    `changed` repeats a finished run whose record was made by other code than `code` (`changed_code`). Raises
+    `Unreadable`.
+    """
+    try:
+        record = None if force is True else read_record(folder)
+    except Unreadable as error:
+        if isinstance(error.__cause__, OSError):  # it may be whole
+            raise
+        raise Unreadable(f"{error}; force=true trains the run once more") from error
+    if record is None or record.status != "finished" or (force == "changed" and changed_code(record, code)):
+        return None
+    return record
 
 
 def has_results(folder: Path) -> bool:

@@ -24,7 +24,7 @@ from mixerlab.records.code_version import code_version
 from mixerlab.records.files import Unreadable, read_record
 from mixerlab.records.identity import DATA_PATHS, replicas_of
 from mixerlab.records.named import check_sweep_name
-from mixerlab.records.schema import Record, changed_code, rows_digest
+from mixerlab.records.schema import rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_of_files
 from mixerlab.training.optimizers import PopulationOptimizer
@@ -38,7 +38,6 @@ _COMPONENTS: dict[str, tuple[type, tuple[str, ...]]] = {
     "schedule": (object, ()),
 }
 MOST_STEPS = 2**24  # the optimizer counts them in float32
-CHANGED = "changed"  # of `force`: repeats finished runs whose code has changed since
 
 
 @dataclass(frozen=True)
@@ -235,22 +234,6 @@ def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
     ]
     task = _modules(config["task"])
     return {"mixer": mixer_version(config), "task": code_version(*task), "training": code_version(*training)}
-
-
-def kept_record(folder: Path, force: bool | Literal["changed"], code: Mapping[str, str]) -> Record | None:
-    """A run's record, if a command with this `force` leaves it as it is; None if the run is to train.
-
-    `code` is what `checked` gives of the run. Raises `Unreadable`.
-    """
-    try:
-        record = None if force is True else read_record(folder)
-    except Unreadable as error:
-        if isinstance(error.__cause__, OSError):  # it may be whole
-            raise
-        raise Unreadable(f"{error}; force=true trains the run once more") from error
-    if record is None or record.status != "finished" or (force == CHANGED and changed_code(record, code)):
-        return None
-    return record
 
 
 def mixer_version(config: Mapping[str, Any]) -> str:

@@ -8,10 +8,9 @@ from typing import Literal
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 
-from mixerlab.config.values import CHANGED, kept_record
 from mixerlab.records.atomic import remove_leftovers
 from mixerlab.records.claims import claim
-from mixerlab.records.files import Unreadable, check_writable, forget
+from mixerlab.records.files import Unreadable, check_writable, forget, kept_record
 from mixerlab.records.schema import Record, changed_code, state_of
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, names_of
@@ -79,4 +78,4 @@ def _say_what_changed(finished: Mapping[Cell, Record]) -> None:
     if parts := {names[cell].get(part, part) for cell, parts in changed.items() for part in parts}:
         runs = counted(sum(map(bool, changed.values())), "finished run")
         said = f"code has changed since {runs} trained ({', '.join(sorted(parts))})"
-        print(f"{said}: force={CHANGED} trains them again", flush=True)
+        print(f"{said}: force=changed trains them again", flush=True)

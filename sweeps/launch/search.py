@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
-from mixerlab.config.values import kept_record
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import chosen_by, ended_at_best_rate, score_of
-from mixerlab.records.files import check_writable, read_record
+from mixerlab.records.files import check_writable, kept_record, read_record
 from mixerlab.records.schema import ACCURACY, CHOICES
 from mixerlab.sweeps.launch.cells import ALL_SETTINGS, Cell
 from mixerlab.sweeps.launch.sweep import Sweep
