@@ -66,31 +66,6 @@ def weights_files(folder: str | Path) -> list[Path]:
     return sorted(Path(folder).glob("replica-*.safetensors"))
 
 
-def kept_record(folder: Path, force: bool | Literal["changed"], code: Mapping[str, str]) -> Record | None:
-    """A run's record, if a command with this `force` leaves it as it is; None if the run is to train.
-
-    `changed` repeats a finished run whose record was made by other code than `code` (`changed_code`). Raises
-    `Unreadable`.
-    """
-    try:
-        record = None if force is True else read_record(folder)
-    except Unreadable as error:
-        if isinstance(error.__cause__, OSError):  # it may be whole
-            raise
-        raise Unreadable(f"{error}; force=true trains the run once more") from error
-    if record is None or record.status != "finished" or (force == "changed" and changed_code(record, code)):
-        return None
-    return record
-
-
-def has_results(folder: Path) -> bool:
-    """Whether the run in `folder` has a record that stays until a training is whole: a finished one."""
-    try:
-        return is_finished(folder)
-    except Unreadable:
-        return True  # perhaps
-
-
 def forget(folder: Path) -> None:
     """Removes what training in `folder` could go on from."""
     for path in folder.glob("resume-*"):
@@ -143,6 +118,31 @@ def is_finished(folder: str | Path) -> bool:
     """Whether the run in `folder` has its result; raises `Unreadable`."""
     record = read_record(folder)
     return record is not None and record.status == "finished"
+
+
+def kept_record(folder: Path, force: bool | Literal["changed"], code: Mapping[str, str]) -> Record | None:
+    """A run's record, if a command with this `force` leaves it as it is; None if the run is to train.
+
+    `changed` repeats a finished run whose record was made by other code than `code` (`changed_code`). Raises
+    `Unreadable`.
+    """
+    try:
+        record = None if force is True else read_record(folder)
+    except Unreadable as error:
+        if isinstance(error.__cause__, OSError):  # it may be whole
+            raise
+        raise Unreadable(f"{error}; force=true trains the run once more") from error
+    if record is None or record.status != "finished" or (force == "changed" and changed_code(record, code)):
+        return None
+    return record
+
+
+def has_results(folder: Path) -> bool:
+    """Whether the run in `folder` has a record that stays until a training is whole: a finished one."""
+    try:
+        return is_finished(folder)
+    except Unreadable:
+        return True  # perhaps
 
 
 def read_config(folder: str | Path) -> dict[str, Any] | None:
