@@ -17,7 +17,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     rest = memoryview(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             while rest:
                 rest = rest[os.write(descriptor, rest) :]

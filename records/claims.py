@@ -58,7 +58,7 @@ def note_epochs(folder: str | Path, done: int, total: int) -> None:
     """Adds to the claim that this process has on a run how far it is: `; epoch 3 of 60`."""
     said = f"{holder(folder).partition(_EPOCH)[0]}{_EPOCH}{done} of {total}"
     with suppress(OSError):  # nobody has claimed it, or the disk is full
-        descriptor = os.open(Path(folder) / CLAIM_FILE, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(Path(folder) / CLAIM_FILE, os.O_WRONLY)
         os.pwrite(descriptor, said.encode(), 0)  # never shorter than before: the lock is on this file
         os.close(descriptor)
 
@@ -83,7 +83,7 @@ def holder(folder: str | Path) -> str:
 @contextmanager
 def _locked(path: Path, patience: float = 0) -> Iterator[int | None]:
     """The descriptor of the locked file, or None if another process has had the lock for `patience` seconds."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     ours, until = False, time.monotonic() + patience
     try:
         while not (ours := try_lock(descriptor)) and time.monotonic() < until:
