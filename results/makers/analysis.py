@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from makers.common import copy_files, markdown
+from makers.common import copy_files
 
 from mixerlab.analyse import write as write_analysis
 from mixerlab.records.names import TASKS, in_order
 from mixerlab.sweeps.tables.intervals import error_of_mean, half_width
+from mixerlab.sweeps.tables.writers import markdown
 
 CLAIMS_NOTE = """\
 Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%

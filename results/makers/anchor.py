@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 from makers import common
 
-from mixerlab.sweeps.tables.published import Name, read_published
+from mixerlab.sweeps.tables.published import read_published
 
 RATES = (1e-4, 5e-4, 1e-3)
 MESANETS_LARGEST = 3e-3
@@ -36,8 +36,8 @@ def means_table(accuracy: pd.Series) -> pd.DataFrame:
     for mixer, beside in BESIDE.items():
         table[mixer] = texts[mixer]
         for key in beside:
-            name, numbers = f"{mixer} less {TABLES[key]}", read_published()[key].numbers
-            change = means[mixer] - pd.Series({task: numbers[Name(task), mixer.partition(",")[0]] for task in TASKS})
+            name, theirs = f"{mixer} less {TABLES[key]}", read_published()[key].numbers[:, "", mixer.partition(",")[0]]
+            change = (means[mixer] - theirs)[list(TASKS)]
             table[name] = change.map("{:+.3f}".format)
             table.loc["RMSE", name] = f"{(change**2).mean() ** 0.5:.3f}"
     return table
@@ -57,5 +57,5 @@ def mesanet_table(rows: pd.DataFrame) -> pd.DataFrame:
     best = rows.groupby(["mixer", rows["embedding"] + above, "setting"])["official_accuracy"].max()
     means = best.groupby(level=[0, 1]).mean().unstack()
     published = read_published()["mesanet"].numbers
-    means.insert(0, "MesaNet paper", [published[Name("mem"), name.partition(",")[0]] for name in means.index])
+    means.insert(0, "MesaNet paper", [published["mem", "", name.partition(",")[0]] for name in means.index])
     return means.map("{:.3f}".format, na_action="ignore")

@@ -14,6 +14,7 @@ from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.heat_map import NO_SCORE
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 from mixerlab.sweeps.tables.collect import rows_of
+from mixerlab.sweeps.tables.writers import markdown
 
 SEARCH_NOTE = """\
 Mean validation accuracy over the three mixers and both tasks at the checkpoint of the lowest validation perplexity, one
@@ -29,7 +30,7 @@ def make(folder: Path, scratch: Path) -> None:
     save(steps_figure(rows), folder / "steps")
     for mixer in ("parallax", "gdn"):
         common.write_in_page(folder, f"{mixer} less attention", gains_table(seeds, mixer))
-    (folder / "rates.md").write_text(common.markdown(search_table(common.rows_in("board", "search.csv")), SEARCH_NOTE))
+    (folder / "rates.md").write_text(markdown(search_table(common.rows_in("board", "search.csv")), SEARCH_NOTE))
 
 
 def gains_table(seeds: Mapping[str, pd.DataFrame], mixer: str) -> pd.DataFrame:

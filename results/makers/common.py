@@ -16,7 +16,7 @@ from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables import published
 from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.intervals import error_of_mean, interval_text, mean_text
-from mixerlab.sweeps.tables.writers import aligned
+from mixerlab.sweeps.tables.writers import markdown
 
 RESULTS = Path(__file__).resolve().parents[1]
 PAPER = published.read_published()["parallax"]
@@ -45,14 +45,6 @@ def rows_in(name: str, file: str = "rows.csv.xz") -> pd.DataFrame:
     """The rows of results/NAME, of its records or of a file of them."""
     path = RESULTS / name / file
     return rows_of(path) if file.endswith(".tar.xz") else pd.read_csv(path, low_memory=False)
-
-
-def markdown(table: pd.DataFrame, note: str = "") -> str:
-    """A table of texts: its index flush left, its columns right, nothing where a text is missing; a note below it."""
-    names = [name if isinstance(name, str) else " ".join(name) for name in table]
-    lines = table.fillna("").reset_index(allow_duplicates=True).to_numpy().tolist()
-    text = aligned([[*table.index.names, *names], *lines], table.index.nlevels)
-    return f"{text}\n\n{note}\n" if note else f"{text}\n"
 
 
 def write_in_page(folder: Path, name: str, table: pd.DataFrame) -> None:

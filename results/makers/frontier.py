@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pandas as pd
-from makers.common import PLACE, RECORDS, copy_report, markdown, mean_change, rows_in
+from makers.common import PLACE, RECORDS, copy_report, mean_change, rows_in
 
 from mixerlab.records.names import MIXERS, place_rank, rank
 from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.swept import spread_out
+from mixerlab.sweeps.tables.writers import markdown
 
 NOTE = (
     "Share of right answers; epoch and rate (one for all seeds) chosen on validation rows of the trained length; mean"

@@ -17,7 +17,7 @@ from mixerlab.sweeps.figures.by_task import named_sheet
 from mixerlab.sweeps.figures.comparison import BAND
 from mixerlab.sweeps.figures.sheet import figure_style, save
 from mixerlab.sweeps.tables.intervals import error_of_mean, half_width
-from mixerlab.sweeps.tables.published import ranges, read_published
+from mixerlab.sweeps.tables.published import numbers_of, ranges, read_published
 
 EFFECT: dict = {"color": "#0072B2", "markersize": 3.5, "ecolor": "0.15", "elinewidth": 0.8}
 LIMIT = 0.4  # of the axis
@@ -47,9 +47,9 @@ def make(folder: Path, scratch: Path) -> None:
 
 def published_spread() -> pd.Series:
     """By task half the range of what three or more published tables have, mean over mixers."""
-    known = ranges(read_published().values()).items()
-    halves = [(name.task, (high - low) / 2) for (name, _), (low, high, n) in known if n > 2 and not name.setting]
-    return pd.DataFrame(halves, columns=["task", "half"]).groupby("task")["half"].mean()
+    known = ranges(numbers_of(read_published())).xs("", level="setting")
+    known = known[known["count"] > 2]
+    return ((known["high"] - known["low"]) / 2).groupby("task").mean()
 
 
 def effects_figure(

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from mixerlab.records.names import place_rank
 from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
+from mixerlab.sweeps.tables.writers import markdown
 
 DIFFERENCES_NOTE = """\
 Accuracy of the first less that of the second, mean over seeds ± half of Student's 95% interval."""
@@ -50,7 +51,7 @@ def make(folder: Path, scratch: Path) -> None:
     pairs = [(question, *pair) for question, pairs in QUESTIONS.items() for pair in pairs]
     changes = pd.DataFrame({pair: accuracy[pair[1]] - accuracy[pair[2]] for pair in pairs})
     common.write_in_page(folder, "questions", questions_table(changes))
-    (folder / "differences.md").write_text(common.markdown(differences_table(changes), DIFFERENCES_NOTE))
+    (folder / "differences.md").write_text(markdown(differences_table(changes), DIFFERENCES_NOTE))
     save(map_figure(accuracy), folder / "map")
 
 

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pandas as pd
-from makers.common import CELL, RECORDS, difference_of_means, markdown, rows_in
+from makers.common import CELL, RECORDS, difference_of_means, rows_in
+
+from mixerlab.sweeps.tables.writers import markdown
 
 KEY = [*CELL, "lr", "weight_decay", "seed"]
 NOTE = "In brackets, lowest to highest seed; after ±, half of Welch's interval of 95%."

@@ -4,11 +4,12 @@ import itertools
 from pathlib import Path
 
 import pandas as pd
-from makers.common import CELL, EARLIER, PAPER, at_rate_of_task, markdown, rows_in
+from makers.common import CELL, EARLIER, PAPER, at_rate_of_task, rows_in
 
 from mixerlab.records.names import TASKS
 from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.published import distance
+from mixerlab.sweeps.tables.writers import markdown
 
 DRAFT = "9a84f38"  # the commit of the third table of results/rounding
 CHECKPOINTS = {"official_accuracy": "lowest test perplexity", "test_accuracy": "last epoch"}
@@ -30,7 +31,7 @@ def make(folder: Path, scratch: Path) -> None:
     rows = rows[rows["status"] == "finished"]
     effects(rows[rows["study"] == "factorial"]).round(4).to_csv(folder / "effects.csv", lineterminator="\n")
     recipes = finalists(rows[rows["study"] == "finalists"])
-    paper = pd.Series({(mixer, name.task): mean for (name, mixer), mean in PAPER.numbers.items() if not name.setting})
+    paper = PAPER.numbers.xs("", level="setting").swaplevel()
     means = {"paper": paper} | {name: means_of(recipe) for name, recipe in recipes.items()}
     table = pd.DataFrame(means).loc[paper.index].map("{:.3f}".format).rename_axis(["mixer", "task"])
     choices = itertools.product(CHECKPOINTS, ("setting", "task", "task, for all mixers", "5e-3"))
@@ -77,7 +78,7 @@ def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = 
 
 def distance_text(ours: pd.Series, paper: pd.Series) -> str:
     """RMSE and Spearman's rank correlation."""
-    _, rmse, spearman = distance(ours.items(), dict(paper))
+    _, rmse, spearman = distance(ours, paper)
     return f"{rmse:.3f}, {spearman:.2f}"
 
 

@@ -51,9 +51,7 @@ def make(folder: Path, scratch: Path) -> None:
 
 def means_of(frame: pd.DataFrame, selection: Selection) -> pd.DataFrame:
     """The report's means over settings, entries by task and mixer."""
-    rows = task_table(best_per_cell(frame, selection)).rows
-    lines = {task: {column.mixer: entry for column, entry in row.items()} for (task,), row in rows.items()}
-    return pd.DataFrame.from_dict(lines, "index").rename_axis("task")
+    return task_table(best_per_cell(frame, selection)).frame.rename(columns=lambda column: column.mixer)
 
 
 def means_table(test: pd.DataFrame, validation: pd.DataFrame, earlier: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 from makers.analysis import claims_table
-from makers.common import RECORDS, copy_files, markdown, mean_change, write_in_page
+from makers.common import RECORDS, copy_files, mean_change, write_in_page
 from matplotlib.figure import Figure
 
 from mixerlab.analyse import write as write_analysis
@@ -19,6 +19,7 @@ from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.collect import curves, rows_of
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.swept import as_yaml
+from mixerlab.sweeps.tables.writers import markdown
 
 MIXERS = ("attn", "parallax", "gdn", "kda", "mesa", "mamba", "attn+gdn")
 OF_FAMILY = [("affine_linear", "linear"), ("affine_mesa", "mesa"), ("affine_linear", "value_average")]

@@ -1,11 +1,11 @@
 """Scores against what was varied: panels with a line for each column."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -27,7 +27,7 @@ class Panel:
     """Scores along one axis.
 
     Attributes:
-        points: by column, then by value on the axis.
+        points: entries by value on the axis and column; NaN where a column has none.
         chance: by value on the axis, NaN where it is not known; or for all values.
         names: of the values 0, 1, ... where these are places without a number.
         log: whether the axis is logarithmic however near the values are, as that of learning rates is.
@@ -35,19 +35,14 @@ class Panel:
 
     title: str
     xlabel: str
-    points: Mapping[Column, Mapping[float, Entry]]
-    chance: Mapping[float, float] | float
+    points: pd.DataFrame
+    chance: pd.Series | float
     names: Sequence[str] = ()
     log: bool = False
 
     @property
-    def values(self) -> list[float]:
-        """All values that any column has, ascending."""
-        return sorted(set(chain.from_iterable(self.points.values())))
-
-    @property
-    def all_points(self) -> list[Entry]:
-        return [point for along in self.points.values() for point in along.values()]
+    def entries(self) -> list[Entry]:
+        return list(self.points.stack().dropna())
 
 
 def draw_panels(
@@ -74,12 +69,12 @@ def draw_panels(
             _draw_lines(axes, panel, look, joined)
             marks.limit(axes, scores.score)
             _set_ticks(axes, panel, sheet.panel_width)
-            if any(point.mean is None for point in panel.all_points):
+            if any(point.mean is None for point in panel.entries):
                 axes.set_title(axes.get_title(), pad=8)  # above the marks
             axes.set_xlabel(panel.xlabel)
         for axes in sheet.panels[:: sheet.columns]:
             axes.set_ylabel(scores.score.label)
-        points = list(chain.from_iterable(panel.all_points for panel in hard))
+        points = list(chain.from_iterable(panel.entries for panel in hard))
         handles = [*marks.line_handles(look, joined), *marks.mark_handles(points, scores.has_chance)]
         solved = _on_solved([one for one in panels if one not in hard])
         caption = marks.caption(scores.selection, points, more, solved, chosen=chosen)
@@ -88,7 +83,7 @@ def draw_panels(
 
 
 def _is_solved(panel: Panel) -> bool:
-    return all(point.mean is not None and point.mean > NEAR_PERFECT for point in panel.all_points)
+    return all(point.mean is not None and point.mean > NEAR_PERFECT for point in panel.entries)
 
 
 def _on_solved(panels: Sequence[Panel]) -> str:
@@ -101,18 +96,18 @@ def _on_solved(panels: Sequence[Panel]) -> str:
 
 def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: bool) -> None:
     """A line through the means of each column; hollow, and off the line, where they are over fewer settings."""
-    lacking = Counter(x for along in panel.points.values() for x, point in along.items() if point.mean is None)
-    crowd = max(Counter(chain.from_iterable(panel.points.values())).values())  # columns with a point at one place
+    points = panel.points.sort_index()
+    lacking = points.map(lambda point: pd.notna(point) and point.mean is None).sum(axis=1)
+    crowd = points.count(axis=1).max()  # columns with a point at one place
     above = offset_copy(axes.get_xaxis_transform(), axes.get_figure(root=True), y=3, units="points")
-    for number, column in enumerate(column for column in look if column in panel.points):
-        along, style, xs = panel.points[column], look[column], sorted(panel.points[column])
+    for number, column in enumerate(column for column in look if column in points):
+        along, style = points[column].dropna(), look[column]
         # From large to small where few columns may lie on each other, so that all are seen.
-        size = 1.6 - 1.1 * number / crowd if 1 < len(panel.points) / 2 < crowd <= FEW else 0.9 if joined else 1.2
-        most = max(point.done for point in along.values())
-        line = np.array([along[x].mean if along[x].done == most else None for x in xs], float)
-        axes.plot(xs, line, color=style.colour, linewidth=1.2 * size, linestyle="-" if joined else "none")
-        for x in xs:
-            point = along[x]
+        size = 1.6 - 1.1 * number / crowd if 1 < len(points.columns) / 2 < crowd <= FEW else 0.9 if joined else 1.2
+        most = max(point.done for point in along)
+        line = np.array([point.mean if point.done == most else None for point in along], float)
+        axes.plot(along.index, line, color=style.colour, linewidth=1.2 * size, linestyle="-" if joined else "none")
+        for x, point in along.items():
             if point.mean is None:
                 colour = style.colour if lacking[x] == 1 else marks.SEVERAL
                 axes.plot(x, 1, color=colour, transform=above, clip_on=False, label="_no_score", **marks.NO_SCORE)
@@ -124,15 +119,15 @@ def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: 
                 color=style.colour, markerfacecolor=face, markeredgewidth=0 if point.whole else 0.8, zorder=4,
             )  # fmt: skip
             marks.draw_spread(axes, x, point, style.colour, alpha=0.5)
-    if isinstance(panel.chance, Mapping):
-        axes.plot(*zip(*sorted(panel.chance.items()), strict=True), zorder=1.5, **marks.CHANCE)
+    if isinstance(panel.chance, pd.Series):
+        axes.plot(panel.chance.sort_index(), zorder=1.5, **marks.CHANCE)
     else:
         axes.axhline(panel.chance, zorder=1.5, **marks.CHANCE)
 
 
 def _set_ticks(axes: Axes, panel: Panel, inches: float) -> None:
     """A tick at each value, with those labels that do not touch; counts and rates grow by factors, shares by steps."""
-    values = panel.values
+    values = sorted(panel.points.index)
     log = panel.log or (not panel.names and min(values) > 0 and max(values) >= 4 * min(values))
     axes.set_xscale("log" if log else "linear")
     places = np.log(values) if log else np.asarray(values, float)

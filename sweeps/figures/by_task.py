@@ -93,9 +93,9 @@ def label_lines(columns: Iterable[Column]) -> list[str]:
     return [fill(text, 30, break_on_hyphens=False) for text in short_labels(columns)[0].values()]
 
 
-def draw_dot(panel: Axes, y: float, point: Entry | None, style: Style) -> None:
+def draw_dot(panel: Axes, y: float, point: Entry, style: Style) -> None:
     """A score, if there is one, and its spread; hollow if it misses settings or seeds."""
-    if point is not None and point.mean is not None:
+    if point.mean is not None:
         panel.plot(
             point.mean, y, marker=style.marker, markersize=marks.MARKER, color=style.colour, zorder=5,  # over seeds
             markerfacecolor=style.colour if point.whole else "white",

@@ -8,8 +8,6 @@ from matplotlib.figure import Figure
 from mixerlab.records.names import BASELINE, axis_of, is_challenge, natural, rank
 from mixerlab.sweeps.figures.axis import Panel, draw_panels, short_number
 from mixerlab.sweeps.figures.scores import Scores
-from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.tables import Entry
 
 # What a key of a task is called on an axis, and before its value.
 AXES = {
@@ -75,14 +73,10 @@ def harder_set(scores: Scores) -> Figure | None:
     return draw_panels(scores, panels, "on the harder set")
 
 
-def _along(own: pd.DataFrame, places: dict[str, float]) -> tuple[dict[Column, dict[float, Entry]], dict[float, float]]:
-    """The points by column and place of the settings that have one, and the chance by place."""
-    points: dict[Column, dict[float, Entry]] = {}
-    chance: dict[float, float] = {}
-    for cell in own[own["setting"].isin(places)].itertuples():
-        points.setdefault(cell.column, {})[places[cell.setting]] = cell.entry
-        chance[places[cell.setting]] = float(cell.chance)
-    return points, chance
+def _along(own: pd.DataFrame, places: dict[str, float]) -> tuple[pd.DataFrame, pd.Series]:
+    """The points by place and column of the settings that have one, and the chance by place."""
+    own = own.assign(place=own["setting"].map(places)).dropna(subset="place")
+    return own.groupby(["place", "column"])["entry"].last().unstack(), own.groupby("place")["chance"].last()
 
 
 def _without_shared(settings: Collection[str]) -> tuple[list[str], dict[str, str]]:

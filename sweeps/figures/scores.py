@@ -47,7 +47,7 @@ class Scores:
     @cached_property
     def by_task(self) -> dict[str, Row]:
         """The rows of `task_table`: the mean over the settings of each task; of several tasks, also that over tasks."""
-        return {name: row for (name,), row in task_table(self.cells).rows.items()}
+        return task_table(self.cells).frame.T.to_dict()
 
     @cached_property
     def chances(self) -> dict[str, float]:

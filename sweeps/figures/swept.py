@@ -1,9 +1,9 @@
 """Scores against what was swept, learning rates or any other key, and against the sizes that come of it."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import defaultdict
 from statistics import fmean
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from mixerlab.records.names import AVERAGE, averaged, natural
@@ -13,10 +13,8 @@ from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.cells import without_repeats
 from mixerlab.sweeps.tables.columns import Column, keys_of, short_names
-from mixerlab.sweeps.tables.tables import Entry, mean_over, seeds_entry
+from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
 
-Cell = tuple[Column, str, str]  # column, task, setting
-Rates = dict[float, dict[int, float | None]]  # of a cell: its scores by learning rate and seed, None where it has none
 SIZES = {"state_size": "state size (elements)", "num_params": "parameters"}
 
 
@@ -39,7 +37,7 @@ def score_by_key(scores: Scores, key: str) -> Figure | None:
     panels = []
     for task, row in scores.by_task.items() if lines else ():
         points = {line: {places[text]: row[column] for text, column in own.items()} for line, own in lines.items()}
-        panels.append(Panel(task, short, points, scores.chances[task], names))
+        panels.append(Panel(task, short, pd.DataFrame(points), scores.chances[task], names))
     return draw_panels(scores, panels, f"by {short}", look=styles(lines, among=scores.look), joined=not names)
 
 
@@ -52,46 +50,44 @@ def learning_rates(scores: Scores) -> Figure | None:
     """
     if scores.frame["lr"].nunique() < 2 or not scores.cells["n"].any():
         return None
-    tried = _tried(scores)
+    cell = ["column", "task", "setting"]
+    tried = scores.cells[[*cell, "setting_name"]].join(_at_rates(scores).unstack("lr"), on=cell)
     panels, left_out = [], False
-    for task in scores.tasks:
-        cells = scores.cells_on(task)
-        names = dict(zip(cells["setting"], cells["setting_name"], strict=True))
-        points: dict[Column, dict[float, Entry]] = {}
-        for column in scores.look:
-            own = {setting: tried.get((column, task, setting), {}) for setting in names}
-            times = Counter(rate for rates in own.values() for rate in rates)
-            shared = [rate for rate, count in times.items() if count == max(times.values())]
-            left_out |= len(shared) < len(times)
-            if shared:
-                points[column] = {
-                    rate: mean_over((names[setting], _at_rate(rates, rate)) for setting, rates in own.items())
-                    for rate in shared
-                }
+    for task, of_task in tried.groupby("task", sort=False):
+        points = {}
+        for column, own in of_task.groupby("column", sort=False):
+            settings = own.set_index("setting_name").drop(columns=cell)
+            counts = settings.count()
+            shared = counts.index[(counts == counts.max()) & (counts > 0)]
+            left_out |= len(shared) < (counts > 0).sum()
+            if len(shared):
+                entries = settings[shared].map(lambda entry: entry if pd.notna(entry) else seeds_entry({}))
+                points[column] = entries.groupby(level=0).agg(mean_of).agg(mean_of)
         if points:
-            panels.append(Panel(task, "learning rate", points, scores.chances[task], log=True))
+            panels.append(Panel(task, "learning rate", pd.DataFrame(points), scores.chances[task], log=True))
     over = "mean over the settings of each task" + (", without rates that only some have" if left_out else "")
     return draw_panels(scores, panels, "by learning rate", over, chosen=CHECKPOINT)
 
 
-def _tried(scores: Scores) -> Mapping[Cell, Rates]:
-    """What each cell was run at, in the configuration of its best entry."""
-    configs = {(cell.column, cell.task, cell.setting): cell.config for cell in scores.cells.itertuples() if cell.n}
-    found = defaultdict[Cell, Rates](lambda: defaultdict(dict))
-    columns = ["column", "task", "setting", "config", "lr", "seed", "status", f"{scores.selection}_{scores.score.name}"]
-    rows = without_repeats(scores.frame)[columns]
-    for column, task, setting, config, rate, seed, status, value in rows.itertuples(index=False):
-        cell = column, task, setting
-        if configs.get(cell, config) == config:
-            found[cell][rate][seed] = value if status == "finished" else None
-    return found
+def _at_rates(scores: Scores) -> pd.Series:
+    """The entry of each cell, in the configuration of its best one, at each rate that was tried.
 
+    Whole only with all seeds of the cell: the mean over those that did not diverge is higher by luck.
+    """
+    cell = ["column", "task", "setting"]
+    best = scores.cells.loc[scores.cells["n"] > 0, [*cell, "config"]]
+    rows = without_repeats(scores.frame).merge(best, "left", cell, suffixes=("", "_best"))
+    rows = rows[rows["config"] == rows["config_best"].fillna(rows["config"])]
+    rows = rows.assign(
+        score=rows[f"{scores.selection}_{scores.score.name}"].where(rows["status"] == "finished"),
+        seeds=rows.groupby(cell)["seed"].transform("nunique"),
+    )
 
-def _at_rate(rates: Rates, rate: float) -> Entry:
-    """Whole only with all seeds of the setting: the mean over those that did not diverge is higher by luck."""
-    seeds = {seed for scores in rates.values() for seed in scores}
-    scored = {seed: value for seed, value in rates.get(rate, {}).items() if value is not None}
-    return seeds_entry(scored, whole=len(scored) == len(seeds))
+    def entry(own: pd.DataFrame) -> Entry:
+        scored = own.dropna(subset="score").set_index("seed")["score"].to_dict()
+        return seeds_entry(scored, whole=len(scored) == own["seeds"].iloc[0])
+
+    return rows.groupby([*cell, "lr"]).apply(entry)
 
 
 def score_by_size(scores: Scores) -> Figure | None:
@@ -110,5 +106,5 @@ def score_by_size(scores: Scores) -> Figure | None:
             by_task[cell.column][cell.task].append(getattr(cell, size))
         sizes = {column: fmean(map(fmean, own.values())) for column, own in by_task.items()}
         points = {column: {sizes[column]: scores.by_task[task][column]} for column in sizes}
-        panels.append(Panel(task, SIZES[size], points, scores.chances[task], log=True))
+        panels.append(Panel(task, SIZES[size], pd.DataFrame(points), scores.chances[task], log=True))
     return draw_panels(scores, panels, "by size", "sizes are means over settings", joined=False)

@@ -8,11 +8,10 @@ seeds; a mean that lacks some of the task's settings is marked with `*` and ente
 import argparse
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pandas as pd
 
 from mixerlab.records.atomic import replace_file
@@ -25,13 +24,12 @@ from mixerlab.sweeps.figures.sheet import FORMATS, check_width, save
 from mixerlab.sweeps.report.report import WIDTH, folder_for
 from mixerlab.sweeps.tables import published
 from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.columns import labels as labels_of
 from mixerlab.sweeps.tables.notes import notes_of
-from mixerlab.sweeps.tables.published import Means, Name, Published, Rule, Series
+from mixerlab.sweeps.tables.published import Published, Rule
 from mixerlab.sweeps.tables.swept import only_where, spread_out
 from mixerlab.sweeps.tables.tables import INTERVAL, UNEVEN, Entry, most_seeds, text_of
-from mixerlab.sweeps.tables.writers import aligned
+from mixerlab.sweeps.tables.writers import markdown
 
 OUTSIDE = 0.02  # further than this outside the range of the published numbers is counted
 MARKS: dict[str, Callable[[Entry], bool]] = {
@@ -69,66 +67,59 @@ def compare(
     """
     check_width(width)
     tables = published.read_published() if tables is None else tables
+    settings = published.averaged_settings(tables.values())
     if len(tables) == 1 and not rates:
         (rates,) = (table.rates for table in tables.values())
     rows = [rows_of(source) for source in sources]
     kept = only_where(pd.concat(rows, keys=range(len(rows))), where).index  # a value that only one source has will do
     own = [one[[(number, place) in kept for place in one.index]] for number, one in enumerate(rows)]
     frames = [spread_out(one, by, data_in_columns=True) for one in own]
-    every: dict[str, Series] = {}
+    every: dict[str, pd.Series] = {}
     empty = []
     for source, label, frame in zip(sources, _labels(sources, labels), frames, strict=True):
-        found = {rule: published.ours(frame, tables.values(), rule, rates) for rule in rules}
+        found = {rule: published.ours(frame, settings, rule, rates) for rule in rules}
         for rule, series in found.items():
             parts = [label if len(frames) > 1 or len(rules) == 1 else "", rule if len(rules) > 1 else ""]
             every[", ".join(filter(None, parts))] = series
-        if not any(found.values()):
+        if all(series.empty for series in found.values()):
             empty.append(str(source))
     at = [f"learning rates {', '.join(f'{rate:g}' for rate in rates)}"] if rates else []
     if empty:
-        table = next(iter(tables.values()))
-        name = next(name for name, _ in table.numbers)
-        example = f"{name.task} {table.settings_of(name)[0]}"
-        lacking = f"{', '.join(empty)}: no run on a setting that a table of {', '.join(tables)} has, such as {example}"
+        (task, _), over = next(iter(settings.items()))
+        example = f"a setting that a table of {', '.join(tables)} has, such as {task} {over[0]}"
+        lacking = f"{', '.join(empty)}: no run on {example}"
         tried = ", ".join(f"{rate:g}" for rate in sorted({rate for frame in frames for rate in frame["lr"].dropna()}))
         raise ValueError(", at each of ".join([lacking, *at]) + (f"; --rates names others, of {tried}" if at else ""))
     out = Path(out)
     check_writable(out, "--out")
     told = "; ".join([*(RULES[rule] for rule in rules), *at])
-    text, captions = [], {}
+    ours = pd.concat(every, axis=1)
+    ours = ours.reindex(sorted(ours.index, key=lambda line: (place_rank(line[:2]), line[2])))
+    scored = [entry for entry in ours.stack().dropna() if entry.mean is not None]
+    marks = [note for note, has_mark in MARKS.items() if any(map(has_mark, scored))]
+    text, captions = [" ".join([f"Ours: {told}.", *marks])], {}
+    every_number, titles = published.numbers_of(tables), {key: table.title for key, table in tables.items()}
     for kind, title in TITLES.items():
-        shown = {label: {name: series[name] for name in series if name.kind == kind} for label, series in every.items()}
-        if any(shown.values()):
-            numbers = {
-                key: {place: own for place, own in table.numbers.items() if place[0].kind == kind}
-                for key, table in tables.items()
-            }
-            theirs = {key: replace(tables[key], numbers=own) for key, own in numbers.items() if own}
-            means = {label: published.whole(series) for label, series in shown.items()}
-            text += [f"## {title}", markdown(shown, theirs), distances(means, theirs), *outside(means, theirs)]
-            figure = comparison(shown, theirs, told, width)
+        shown, numbers = (
+            of[(of.index.get_level_values("setting") == "") == (kind == "means")] for of in (ours, every_number)
+        )
+        if len(shown):
+            numbers, means = numbers.dropna(axis=1, how="all"), published.whole(shown)
+            shown_tables = numbers_table(shown, numbers), distances(means, numbers)
+            parts = [markdown(table, escaped=escape_markdown).strip() for table in shown_tables]
+            text += [f"## {title}", *parts, *outside(means, numbers)]
+            figure = comparison(shown, numbers, titles, told, width)
             save(figure, out / kind, FORMATS[:2])
             captions[kind] = str(figure.get_label())
-    own_rows = [row for series in every.values() for row in series.values()]
-    scored = [entry for row in own_rows for entry in row.values() if entry.mean is not None]
-    marks = [note for note, has_mark in MARKS.items() if any(map(has_mark, scored))]
-    text.insert(0, " ".join([f"Ours: {told}.", *marks]))
-    notes = [
-        f"{key}: {table.about}"
-        for key, table in tables.items()
-        if any(name in series for name, _ in table.numbers for series in every.values())
-    ]
-    places = [
-        (name.task, setting)
-        for table in tables.values()
-        for name, _ in table.numbers
-        for setting in table.settings_of(name)
-    ]
+    of_ours = every_number.index.droplevel("mixer").isin(ours.index.droplevel("column"))
+    have_both = every_number[of_ours].notna().any()
+    notes = [f"{key}: {table.about}" for key, table in tables.items() if have_both[key]]
+    places = [(task, setting) for (task, _), over in settings.items() for setting in over]
     for frame in frames:
         here = pd.MultiIndex.from_frame(frame[["task", "setting"]]).isin(places)
         notes += [note for note in notes_of(frame[here | frame["mixer"].isna()]) if note not in notes]
-    have = {column.mixer for row in own_rows for column in row}
-    if others := dict.fromkeys(mixer for table in tables.values() for _, mixer in table.numbers if mixer not in have):
+    have = {column.mixer for column in ours.index.unique("column")}
+    if others := [mixer for mixer in every_number.index.unique("mixer") if mixer not in have]:
         notes.append(f"Published mixers without a number of ours are left out: {', '.join(others)}.")
     text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
     replace_file(out / "published.md", "\n\n".join(text) + "\n")
@@ -146,55 +137,48 @@ def _labels(sources: Sequence[str | Path], labels: Sequence[str]) -> Sequence[st
     return labels
 
 
-def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> str:
-    """A line for each name and column: ours, the range of the published ones, and each of these."""
-    band, several = published.ranges(tables.values()), len(tables) > 1
-    rows: dict[Name, set[Column]] = {}
-    for name, row in chain.from_iterable(series.items() for series in every.values()):
-        rows.setdefault(name, set()).update(row)
-    texts = labels_of(set().union(*rows.values()))
-    most = most_seeds(entry for series in every.values() for row in series.values() for entry in row.values())
-    places = {(name, column.mixer) for name, columns in rows.items() for column in columns}
-    tables = {key: table for key, table in tables.items() if not places.isdisjoint(table.numbers)}
-    lines = [[*map(escape_markdown, ("", "mixer", *every, *(["published"] if several else []), *tables))]]
-    for name in sorted(rows, key=place_rank):
-        for column in columns_in_order(rows[name]):
-            place = name, column.mixer
-            low, high, count = band.get(place, (0.0, 0.0, 0))
-            found = [series.get(name, {}).get(column) for series in every.values()]
-            entries = ["-" if entry is None else text_of(entry, most) for entry in found]
-            between = [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""] if several else []
-            theirs = [f"{table.numbers[place]:.3f}" if place in table.numbers else "" for table in tables.values()]
-            labels = map(escape_markdown, (str(name), texts[column]))
-            lines.append([*labels, *entries, *between, *theirs])
-    return aligned(lines, 2)
+def numbers_table(ours: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
+    """A line for each number and column: ours, the range of the published ones, and each of these."""
+    names, most = labels_of(ours.index.unique("column")), most_seeds(ours.stack().dropna())
+    beside = published.of_mixers(numbers, ours.index)
+    parts = [ours.map(lambda entry: text_of(entry, most) if pd.notna(entry) else "-")]
+    if len(numbers.columns) > 1:
+        ends = published.ranges(beside).itertuples(index=False)
+        between = [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else "" for low, high, count in ends]
+        parts.append(pd.DataFrame({"published": between}, ours.index))
+    parts.append(beside.dropna(axis=1, how="all").map("{:.3f}".format, na_action="ignore"))
+    lines = [(published.name_of(task, setting), names[column]) for task, setting, column in ours.index]
+    return pd.concat(parts, axis=1).set_axis(pd.MultiIndex.from_tuples(lines, names=["", "mixer"]))
 
 
-def distances(means: Mapping[str, Means], tables: Mapping[str, Published]) -> str:
+def distances(means: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
     """RMSE and Spearman's rank correlation of each two tables over the numbers that both have, ours included."""
-    lines = [["RMSE, Spearman (numbers)", *tables]]
-    several = tables.items() if len(tables) > 1 else ()
-    rows = [(label, None, numbers) for label, numbers in means.items()]
-    for label, table, numbers in [*rows, *((key, table, table.numbers.items()) for key, table in several)]:
-        lines.append([label])
-        for other in tables.values():
-            number, rmse, spearman = published.distance(numbers, other.numbers)
-            text = "-" if rmse is None else f"{rmse:.3f}{'' if spearman is None else f', {spearman:.2f}'} ({number})"
-            lines[-1].append("" if table is other else text)
-    return aligned(lines, 1, escape_markdown)
+
+    def text(one: pd.Series, other: pd.Series) -> str:
+        number, rmse, spearman = published.distance(one, other)
+        return "-" if rmse is None else f"{rmse:.3f}{'' if spearman is None else f', {spearman:.2f}'} ({number})"
+
+    beside = published.of_mixers(numbers, means.index)
+    ours = means.apply(lambda one: beside.apply(lambda other: text(one, other))).T
+    theirs = numbers.apply(lambda one: numbers.apply(lambda other: text(one, other))).T
+    parts = [ours, theirs.mask(np.eye(len(theirs), dtype=bool), "")] if len(theirs) > 1 else [ours]
+    return pd.concat(parts).rename_axis("RMSE, Spearman (numbers)")
 
 
-def outside(means: Mapping[str, Means], tables: Mapping[str, Published]) -> list[str]:
+def outside(means: pd.DataFrame, numbers: pd.DataFrame) -> list[str]:
     """How many of ours, and of the first published table, are outside the range of the others: the figure's band."""
-    (first, table), *others = tables.items()
-    band = {place: ends for place, ends in published.ranges(table for _, table in others).items() if ends[2] > 1}
+    first, *others = numbers
     found = []
-    for label, numbers in [*means.items(), (first, table.numbers.items())]:
-        pairs = [(value, band[place]) for place, value in numbers if place in band]
+    for label, own, beside in (
+        *((label, own, published.of_mixers(numbers, means.index)) for label, own in means.items()),
+        (first, numbers[first], numbers),
+    ):
+        ends = published.ranges(beside[others])
+        in_band = own.notna() & (ends["count"] > 1)
         # Rounded: 0.55 - 0.5 is more than 0.05 in its last bit.
-        far = sum(round(max(low - value, value - high), 12) > OUTSIDE for value, (low, high, _) in pairs)
-        if pairs:
-            found.append(f"{label} {far} of {len(pairs)}")
+        far = np.maximum(ends["low"] - own, own - ends["high"]).round(12) > OUTSIDE
+        if in_band.any():
+            found.append(f"{label} {(far & in_band).sum()} of {in_band.sum()}")
     text = f"Where two or more of the tables but {first} have a number, further than {OUTSIDE} outside their range: "
     return [escape_markdown(text + f"{', '.join(found)}.")] if found else []
 

@@ -28,7 +28,7 @@ from mixerlab.records.names import MIXERS, natural, rank
 
 @dataclass(frozen=True)
 class Column:
-    """A mixer, and the swept keys by which its runs are told apart.
+    """A mixer, and the swept keys by which its runs are told apart; in the order of all tables and figures.
 
     `values` are (key, value) of those that this mixer has, such as `("model.d_model", "64")`; as YAML writes them,
     `null` included.
@@ -36,6 +36,12 @@ class Column:
 
     mixer: str
     values: tuple[tuple[str, str], ...] = ()
+
+    def __lt__(self, other: "Column") -> bool:
+        return self._rank() < other._rank()
+
+    def _rank(self) -> tuple:
+        return rank(self.mixer, MIXERS), [(key, natural(value)) for key, value in self.values]
 
     def without(self, keys: Collection[str]) -> "Column":
         """The column without these keys."""
@@ -48,11 +54,8 @@ def keys_of(columns: Iterable[Column]) -> list[str]:
 
 
 def columns_in_order(columns: Iterable[Column]) -> list[Column]:
-    """Distinct columns by mixer, as all tables and figures have them, then by the values of their keys."""
-    return sorted(
-        set(columns),
-        key=lambda column: (rank(column.mixer, MIXERS), [(key, natural(value)) for key, value in column.values]),
-    )
+    """Distinct columns by mixer, then by the values of their keys."""
+    return sorted(set(columns))
 
 
 def labels(columns: Iterable[Column]) -> dict[Column, str]:

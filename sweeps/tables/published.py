@@ -1,10 +1,9 @@
 """Published accuracies (`published.yaml`, or a file of one's own) and ours, number by number, and how far apart."""
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pandas as pd
 import yaml
@@ -13,35 +12,14 @@ from mixerlab.records.best import ENDED, Selection
 from mixerlab.records.errors import reason
 from mixerlab.records.schema import ACCURACY
 from mixerlab.sweeps.tables.cells import at_best_rate, without_repeats
-from mixerlab.sweeps.tables.columns import Column, columns_in_order
-from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
+from mixerlab.sweeps.tables.tables import mean_of, seeds_entry
 
 KNOWN = Path(__file__).with_suffix(".yaml")
 # How ours are chosen: each seed's best learning rate, on test or on validation; or the accuracy of the last epoch, at
 # the one rate of each task that is the best for all mixers together.
 Rule = Literal["official", "clean", "last"]
+Settings = dict[tuple[str, str], tuple[str, ...]]  # by task and setting of a number, what it is the mean over
 _CELL = ["column", "task", "setting"]
-
-
-class Name(NamedTuple):
-    """Of a number: a task, and its setting; without one it is the mean over the task's settings."""
-
-    task: str
-    setting: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.task} {self.setting}".strip()
-
-    @property
-    def kind(self) -> str:
-        """Where it stands in a file."""
-        return "settings" if self.setting else "means"
-
-
-Place = tuple[Name, str]  # and a mixer
-Numbers = Mapping[Place, float]
-Means = Iterable[tuple[Place, float]]  # of ours there may be several of one place, by column
-Series = Mapping[Name, Mapping[Column, Entry]]  # of ours
 
 
 @dataclass(frozen=True)
@@ -51,19 +29,15 @@ class Published:
     Attributes:
         about: its title, where it is from, what is known of its training and how it was checked, in sentences.
         rates: the learning rates that its numbers are the best of, where ours count too; else empty.
-        numbers: accuracies, one for each name and mixer.
+        numbers: accuracies by task, setting and mixer; without a setting ("") they are means over the task's settings.
         over: the settings of each task that a mean is over.
     """
 
     title: str
     about: str
     rates: tuple[float, ...]
-    numbers: Numbers
+    numbers: pd.Series
     over: Mapping[str, tuple[str, ...]]
-
-    def settings_of(self, name: Name) -> tuple[str, ...]:
-        """What a number of this name is the mean over."""
-        return (name.setting,) if name.setting else self.over[name.task]
 
 
 def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
@@ -79,49 +53,58 @@ def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
 
 
 def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ...]]) -> Published:
-    numbers: dict[Place, float] = {}
+    numbers: dict[tuple[str, str, str], float] = {}
     for kind in ("means", "settings"):
         for mixer, row in table.get(kind, {}).items():
             for text, value in row.items():
                 if not (isinstance(value, int | float) and 0 <= value <= 1):
                     raise ValueError(f"{name}, {mixer}, {text}: {value!r} must be an accuracy in [0, 1]")
-                place = Name(*text.split(" ", 1))
-                if place.kind != kind or (kind == "means" and text not in over):
+                task, _, setting = text.partition(" ")
+                if not setting if kind == "settings" else text not in over:
                     raise ValueError(f"{name}, {mixer}, {text}: this is no name of {kind}")
-                numbers[place, mixer] = float(value)
+                numbers[task, setting, mixer] = float(value)
     title, source, recipe, checked = (str(table.get(key, "")) for key in ("title", "source", "recipe", "checked"))
     parts = (("", ", ".join(filter(None, (title, source)))), ("Recipe: ", recipe), ("Checked: ", checked))
     about = " ".join(f"{before}{text}." for before, text in parts if text)
-    return Published(title, about, tuple(map(float, table.get("rates", ()))), numbers, over)
+    accuracies = pd.Series(numbers.values(), pd.MultiIndex.from_tuples(numbers, names=["task", "setting", "mixer"]))
+    return Published(title, about, tuple(map(float, table.get("rates", ()))), accuracies, over)
 
 
-def ours(
-    frame: pd.DataFrame, tables: Collection[Published], rule: Rule = "official", rates: Collection[float] = ()
-) -> Series:
-    """Our accuracy for each one that any of the tables has, of every column that has a part of it.
-
-    Of `rates`, if there are any, only these count, and a seed that lacks one is left out. ValueError for tables whose
-    means are over different settings.
-    """
-    settings: dict[Name, tuple[str, ...]] = {}
+def averaged_settings(tables: Iterable[Published]) -> Settings:
+    """What each number of any table is the mean over. ValueError if that differs between tables."""
+    settings: Settings = {}
     for table in tables:
-        for name, _ in table.numbers:
-            over = table.settings_of(name)
-            if set(settings.setdefault(name, over)) != set(over):
-                told = f"{name}: {table.title} has the mean over other settings than another table"
+        for task, setting in table.numbers.index.droplevel("mixer"):
+            over = (setting,) if setting else table.over[task]
+            if set(settings.setdefault((task, setting), over)) != set(over):
+                told = f"{name_of(task, setting)}: {table.title} has the mean over other settings than another table"
                 raise ValueError(f"{told}, over {', '.join(over)}: name it alone after --published")
+    return settings
+
+
+def ours(frame: pd.DataFrame, settings: Settings, rule: Rule = "official", rates: Collection[float] = ()) -> pd.Series:
+    """An `Entry` for each of these numbers, of every column that has a part of it; by task, setting and column.
+
+    Of `rates`, if there are any, only these count, and a seed that lacks one is left out.
+    """
     frame = frame[frame["score"] == ACCURACY.name]
-    if frame.empty:
-        return {}
-    scores = at_rate_of_task(frame, rates) if rule == "last" else scores_by_seed(frame, rule, rates)
-    by_cell = {cell: own.droplevel(_CELL).to_dict() for cell, own in scores.groupby(level=_CELL, sort=False)}
-    found: dict[Name, dict[Column, Entry]] = {}
-    for name, over in settings.items():
-        for column in columns_in_order(place[0] for place in by_cell if place[1] == name.task):
-            by_setting = [by_cell.get((column, name.task, setting), {}) for setting in over]
+    by_cell = {}
+    if not frame.empty:
+        scores = at_rate_of_task(frame, rates) if rule == "last" else scores_by_seed(frame, rule, rates)
+        by_cell = {cell: own.droplevel(_CELL).to_dict() for cell, own in scores.groupby(level=_CELL, sort=False)}
+    found = {}
+    for (task, setting), over in settings.items():
+        for column in dict.fromkeys(column for column, its_task, _ in by_cell if its_task == task):
+            by_setting = [by_cell.get((column, task, part), {}) for part in over]
             if any(by_setting):
-                found.setdefault(name, {})[column] = mean_of(seeds_entry(by_seed) for by_seed in by_setting)
-    return found
+                found[task, setting, column] = mean_of(map(seeds_entry, by_setting))
+    index = pd.MultiIndex.from_tuples(found, names=["task", "setting", "column"])
+    return pd.Series(found.values(), index, dtype=object)
+
+
+def name_of(task: str, setting: str) -> str:
+    """What a number is called: `mem`, or `mem baseline`."""
+    return f"{task} {setting}".strip()
 
 
 def scores_by_seed(frame: pd.DataFrame, selection: Selection = "official", rates: Collection[float] = ()) -> pd.Series:
@@ -164,27 +147,32 @@ def _ended(frame: pd.DataFrame, rates: Collection[float]) -> pd.DataFrame:
     return ended[ended["lr"].isin(rates)] if rates else ended
 
 
-def whole(series: Series) -> Means:
-    """Our means over all settings of a published one."""
-    entries = [((name, column.mixer), entry) for name, row in series.items() for column, entry in row.items()]
-    return [(place, entry.mean) for place, entry in entries if entry.mean is not None and entry.whole]
+def numbers_of(tables: Mapping[str, Published]) -> pd.DataFrame:
+    """The numbers of each table, in columns."""
+    return pd.concat({key: table.numbers for key, table in tables.items()}, axis=1)
 
 
-def distance(one: Means, other: Numbers) -> tuple[int, float | None, float | None]:
+def of_mixers(numbers: pd.DataFrame, lines: pd.MultiIndex) -> pd.DataFrame:
+    """The published numbers beside each of our lines, of a task, setting and column."""
+    places = [(task, setting, column.mixer) for task, setting, column in lines]
+    return numbers.reindex(places).set_axis(lines)
+
+
+def whole(entries: pd.DataFrame) -> pd.DataFrame:
+    """Our means over all settings of a published one, else NaN."""
+    return entries.map(lambda entry: entry.mean if entry.whole else None, na_action="ignore").astype(float)
+
+
+def distance(one: pd.Series, other: pd.Series) -> tuple[int, float | None, float | None]:
     """How many numbers two tables share, and over those the RMSE and Spearman's rank correlation."""
-    pairs = [(value, other[place]) for place, value in one if place in other]
-    if not pairs:
+    both = pd.DataFrame({"one": one, "other": other}).dropna()
+    if both.empty:
         return 0, None, None
-    both = pd.DataFrame(pairs, columns=["one", "other"])
     rmse = ((both["one"] - both["other"]) ** 2).mean() ** 0.5
     spearman = both.corr("spearman", min_periods=3).loc["one", "other"]  # NaN if one has no two ranks
     return len(both), float(rmse), None if pd.isna(spearman) else float(spearman)
 
 
-def ranges(tables: Iterable[Published]) -> dict[Place, tuple[float, float, int]]:
-    """The lowest and the highest number of several tables, and how many of them have it, by name and mixer."""
-    values = defaultdict[Place, list[float]](list)
-    for table in tables:
-        for place, value in table.numbers.items():
-            values[place].append(value)
-    return {place: (min(own), max(own), len(own)) for place, own in values.items()}
+def ranges(numbers: pd.DataFrame) -> pd.DataFrame:
+    """The lowest and the highest number of several tables, `low` and `high`, and the `count` of those that have it."""
+    return pd.DataFrame({"low": numbers.min(axis=1), "high": numbers.max(axis=1), "count": numbers.count(axis=1)})

@@ -5,7 +5,7 @@ import pandas as pd
 from mixerlab.records.names import MIXERS, natural, place_rank, rank
 from mixerlab.records.text import escape_markdown
 from mixerlab.sweeps.tables.intervals import mean_text
-from mixerlab.sweeps.tables.writers import aligned
+from mixerlab.sweeps.tables.writers import markdown
 
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "W_R", "W_QK", "W_OV", "W_RK")  # those of the paper, before others
 NOTE = """\
@@ -18,17 +18,13 @@ def stable_ranks(frame: pd.DataFrame) -> str:
 
     `frame` has the weights of one moment of each replica.
     """
-    frame = frame[frame["measure"].str.startswith("srank ")]
-    names = dict.fromkeys([*WEIGHTS, *frame["measure"].str.removeprefix("srank ")])
-    by_replica = frame.groupby(["task", "setting", "mixer", "variant", "measure", "run_id", "replica"])["mean"].mean()
-    columns = sorted(
-        set(zip(frame["mixer"], frame["variant"], strict=True)), key=lambda c: (rank(c[0], MIXERS), natural(c[1]))
-    )
-    lines = [["task", "setting", "weight", *(escape_markdown(", ".join(filter(None, column))) for column in columns)]]
-    for place in sorted(set(zip(frame["task"], frame["setting"], strict=True)), key=place_rank):
-        for name in names:
-            entries = [by_replica.get((*place, *column, f"srank {name}")) for column in columns]
-            if any(entry is not None for entry in entries):
-                seeds = ([] if entry is None else list(entry.dropna()) for entry in entries)
-                lines.append([*place, name, *(mean_text(own, ".1f") for own in seeds)])
-    return f"{aligned(lines, 3)}\n\n{NOTE}\n"
+    ranks = frame[frame["measure"].str.startswith("srank ")]
+    ranks = ranks.assign(weight=ranks["measure"].str.removeprefix("srank "))
+    by = ["task", "setting", "weight", "mixer", "variant"]
+    seeds = ranks.groupby([*by, "run_id", "replica"])["mean"].mean().groupby(by)
+    table = seeds.agg(lambda own: mean_text(list(own.dropna()), ".1f")).unstack(["mixer", "variant"])
+    weights = list(dict.fromkeys([*WEIGHTS, *ranks["weight"]]))
+    lines = sorted(table.index, key=lambda line: (place_rank(line[:2]), weights.index(line[2])))
+    columns = sorted(table, key=lambda column: (rank(column[0], MIXERS), natural(column[1])))
+    table = table.loc[lines, columns].set_axis([", ".join(filter(None, column)) for column in columns], axis=1)
+    return markdown(table, NOTE, escape_markdown)

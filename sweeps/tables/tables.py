@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from mixerlab.records.best import MARGIN, NEAR_PERFECT
-from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
+from mixerlab.records.names import AVERAGE, averaged
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
 from mixerlab.sweeps.tables.intervals import Error, error_of_mean, error_of_sum, half_width, interval_text
@@ -96,28 +96,30 @@ class Entry:
 
 
 Row = Mapping[Column, Entry]
-Name = tuple[str, ...]  # of a row: ("icr",), or ("icr", "baseline")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Entries by row, then by column; `labels` say what the parts of a row's name are.
+    """A `frame` of entries: its index is the task, or task and setting, its columns are `Column`s.
 
     `notes` say what the marks mean that occur, what is missing, and what else a reader must know.
     """
 
-    labels: Name
-    columns: tuple[Column, ...]
-    rows: Mapping[Name, Row]
+    frame: pd.DataFrame
     notes: tuple[str, ...] = ()
 
     @property
     def entries(self) -> list[Entry]:
-        return [entry for row in self.rows.values() for entry in row.values()]
+        return list(self.frame.to_numpy().flat)
 
     @property
     def most_seeds(self) -> int:
         return most_seeds(self.entries)
+
+    @property
+    def best(self) -> pd.DataFrame:
+        """Which entries are bold (`best_of`)."""
+        return self.frame.apply(lambda row: pd.Series(row.index.isin(best_of(row)), row.index), axis=1)
 
 
 def most_seeds(entries: Iterable[Entry]) -> int:
@@ -160,14 +162,6 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
     )
 
 
-def mean_over(entries: Iterable[tuple[str, Entry]]) -> Entry:
-    """The mean over settings, by name: each counts once, however many entries it has by swept keys of its task."""
-    groups = defaultdict[str, list[Entry]](list)
-    for name, entry in entries:
-        groups[name].append(entry)
-    return mean_of(map(mean_of, groups.values()))
-
-
 def best_of(row: Row) -> set[Column]:
     """The columns whose whole score is the best at the printed precision, or may be by the interval of the difference.
 
@@ -175,8 +169,9 @@ def best_of(row: Row) -> set[Column]:
     one, that lacks learning rates, which might be better with them, or that is of different code is ahead of all
     others.
     """
-    sign = next(iter(row.values())).score.sign
-    means = {column: sign * entry.mean for column, entry in row.items() if entry.mean is not None and entry.whole}
+    means = {
+        column: entry.score.sign * entry.mean for column, entry in row.items() if entry.mean is not None and entry.whole
+    }
     fair = [column for column in means if row[column].comparable and not row[column].is_bound]
     found = set()
     for best in (column for column in fair if round(means[column], 3) == round(max(means.values()), 3)):
@@ -189,36 +184,34 @@ def best_of(row: Row) -> set[Column]:
 def task_table(cells: pd.DataFrame) -> Table:
     """Tasks x columns: the mean over the task's settings, and in `Avg` the plain mean of the tasks, all of one score.
 
-    The user's own tasks are no part of `Avg` where MAD's stand beside them.
+    The user's own tasks are no part of `Avg` where MAD's stand beside them. Of several entries of a setting, by swept
+    keys of its task, the mean counts once.
     """
-    tasks, over = in_order(cells["task"], TASKS), averaged(cells["task"])
-    rows: dict[Name, Row] = {}
-    for task in tasks:
-        settings = defaultdict[Column, list[tuple[str, Entry]]](list)
-        for cell in cells[cells["task"] == task].itertuples():
-            settings[cell.column].append((cell.setting_name, cell.entry))
-        rows[task,] = {column: mean_over(settings[column]) for column in columns_in_order(cells["column"])}
-    remarks = []
+    settings = cells.groupby(["task", "column", "setting_name"], sort=False)["entry"].agg(mean_of)
+    frame = settings.groupby(["task", "column"], sort=False).agg(mean_of).unstack(sort=False)
+    over, remarks = averaged(frame.index), []
     if len(over) > 1:
-        rows[AVERAGE,] = {column: mean_of(rows[task,][column] for task in over) for column in rows[over[0],]}
-        if own := [task for task in tasks if task not in over]:
+        if own := [task for task in frame.index if task not in over]:
             remarks = [f"{AVERAGE} is the mean of MAD's tasks, without {', '.join(own)}."]
-    return make_table(("task",), rows, cells, remarks)
+        frame.loc[AVERAGE] = frame.loc[over].agg(mean_of)
+    return make_table(frame, cells, remarks)
 
 
 def setting_table(cells: pd.DataFrame) -> Table:
     """(task, setting) x columns."""
-    rows: dict[Name, dict[Column, Entry]] = defaultdict(dict)
-    for cell in cells.itertuples():
-        rows[cell.task, cell.setting][cell.column] = cell.entry
-    return make_table(("task", "setting"), rows, cells)
+    return make_table(by_column(cells, "entry"), cells)
 
 
-def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remarks: Iterable[str] = ()) -> Table:
-    """A table of these rows, with its notes; `names` are the labels of the parts of a row's name."""
-    table = Table(names, tuple(columns_in_order(cells["column"])), rows)
+def by_column(cells: pd.DataFrame, what: str) -> pd.DataFrame:
+    """What the cells have, by task and setting, in columns."""
+    return cells.set_index(["task", "setting", "column"])[what].unstack(sort=False)
+
+
+def make_table(frame: pd.DataFrame, cells: pd.DataFrame, remarks: Iterable[str] = ()) -> Table:
+    """A table of these entries, with its notes."""
+    table = Table(frame)
     scored = [entry for entry in table.entries if entry.mean is not None]
-    columns = {column for row in rows.values() for column, entry in row.items() if entry.mean is not None}
+    several = frame.map(lambda entry: entry.mean is not None).any().sum() > 1
     spread = any(entry.half_interval is not None for entry in scored)
     scores = cells.groupby("score", sort=False)["task"].unique()
     edged = {entry.score.is_accuracy for entry in table.entries if entry.edges}
@@ -226,8 +219,8 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
     legend = {
         INTERVAL: spread,
         UNEVEN: any(entry.uneven for entry in scored),
-        _BOLD: spread and len(columns) > 1,
-        _ONE_SEED: not spread and len(columns) > 1,
+        _BOLD: spread and several,
+        _ONE_SEED: not spread and several,
         f"† {below}{_EDGE}": any(entry.edges for entry in scored),
         "†k: in k settings.": any(entry.edges and entry.total > 1 for entry in scored),
         _INCOMPLETE: any(entry.incomplete for entry in scored),

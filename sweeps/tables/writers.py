@@ -1,15 +1,34 @@
 """Tables as Markdown, LaTeX and CSV. All that comes from records is escaped."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 
 from mixerlab.records.best import ENDED
 from mixerlab.records.names import AVERAGE, place_rank
 from mixerlab.records.text import duration, escape_latex, escape_markdown, one_line
-from mixerlab.sweeps.tables.columns import columns_in_order, label_parts, labels
-from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, settings_of, task_table, text_of
+from mixerlab.sweeps.tables.columns import label_parts, labels
+from mixerlab.sweeps.tables.tables import Entry, Table, by_column, marks_of, seeds_of, settings_of, task_table, text_of
+
+
+def markdown(table: pd.DataFrame, note: str = "", escaped: Callable[[str], str] = str) -> str:
+    """A table of texts: its index flush left, its columns right, nothing where a text is missing; a note below it.
+
+    `escaped` are names: of lines, of columns and of the parts of the index.
+    """
+    left = table.index.nlevels
+    names = [name if isinstance(name, str) else " ".join(name) for name in table]
+    lines = [[*map(escaped, [*table.index.names, *names])]]
+    for name, texts in zip(table.index.to_frame().to_numpy(), table.fillna("").to_numpy(), strict=True):
+        lines.append([*map(escaped, name), *texts])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)])
+    sides = ["<" if i < left else ">" for i in range(len(widths))]
+    rendered = [
+        " | ".join(f"{text:{side}{width}}" for text, side, width in zip(line, sides, widths, strict=True))
+        for line in lines
+    ]
+    return "\n".join([*(f"| {line} |" for line in rendered), *(["", note] if note else []), ""])
 
 
 def to_markdown(table: Table, escaped: Callable[[str], str] = escape_markdown) -> str:
@@ -17,37 +36,15 @@ def to_markdown(table: Table, escaped: Callable[[str], str] = escape_markdown) -
 
     For a terminal `escaped` is `one_line`: names stay as they are, such as `mixer.layers=[attn,gdn]`.
     """
-    lines = [[*map(escaped, table.labels), *map(escaped, labels(table.columns).values())]]
-    for name, row in table.rows.items():
-        best = best_of(row)
-        texts = {column: text_of(entry, table.most_seeds) for column, entry in row.items()}
-        bold = [f"**{texts[column]}**" if column in best else texts[column] for column in table.columns]
-        lines.append([*map(escaped, name), *bold])
-    notes = [f"- {escaped(note)}" for note in table.notes]
-    return "\n".join([aligned(lines, len(table.labels)), *([""] if notes else []), *notes]) + "\n"
-
-
-def aligned(lines: Sequence[Sequence[str]], left: int, escaped: Callable[[str], str] = str) -> str:
-    """A Markdown table of a header and rows, all texts `escaped`, the first `left` columns flush left."""
-    lines = [list(map(escaped, line)) for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    ruler = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    sides = ["<" if i < left else ">" for i in range(len(widths))]
-    rendered = [
-        " | ".join(f"{text:{side}{width}}" for text, side, width in zip(line, sides, widths, strict=True))
-        for line in (lines[0], ruler, *lines[1:])
-    ]
-    return "\n".join(f"| {line} |" for line in rendered)
+    texts = to_frame(table)
+    notes = "\n".join(f"- {escaped(note)}" for note in table.notes)
+    return markdown(texts.mask(table.best.to_numpy(), "**" + texts + "**"), notes, escaped)
 
 
 def to_frame(table: Table) -> pd.DataFrame:
     """The texts of the table, marks included, by its rows and the labels of its columns; `attrs` has the notes."""
-    lines = [
-        [*name, *(text_of(row[column], table.most_seeds) for column in table.columns)]
-        for name, row in table.rows.items()
-    ]
-    head = [*table.labels, *labels(table.columns).values()]
-    frame = pd.DataFrame(lines, columns=head).set_index(list(table.labels))
+    most = table.most_seeds
+    frame = table.frame.map(lambda entry: text_of(entry, most)).set_axis(labels(table.frame).values(), axis=1)
     frame.attrs["notes"] = list(table.notes)
     return frame
 
@@ -58,24 +55,24 @@ def to_latex(table: Table) -> str:
     Seeds are subscripts and marks are superscripts, so that six tasks and five mixers fit the width of a NeurIPS page.
     The values of swept keys stand below their mixer: in one line they would be wider than any entry.
     """
-    places = "l" * (len(table.labels) + len(table.columns))  # so that means, all of five characters, are aligned
-    heads = [r"\\".join(map(escape_latex, parts)) for parts in label_parts(table.columns).values()]
+    names, most = table.frame.index.to_frame(), table.most_seeds
+    places = "l" * (names.shape[1] + table.frame.shape[1])  # so that means, all of five characters, are aligned
+    heads = [r"\\".join(map(escape_latex, parts)) for parts in label_parts(table.frame).values()]
     heads = [rf"\shortstack[l]{{{head}}}" if r"\\" in head else head for head in heads]
-    header = _latex_line(map(escape_latex, table.labels), heads)
+    header = _latex_line(names, heads)
     lines = [rf"\begin{{tabular}}{{@{{}}{places}@{{}}}}", r"\toprule", header, r"\midrule"]
-    for name, row in table.rows.items():
-        best = best_of(row)
-        if name == (AVERAGE,):
+    parts = names.to_numpy(), table.frame.to_numpy(), table.best.to_numpy()
+    for name, entries, best in zip(*parts, strict=True):
+        if name[0] == AVERAGE:
             lines.append(r"\midrule")
-        entries = [_latex_entry(row[column], column in best, table.most_seeds) for column in table.columns]
-        lines.append(_latex_line(map(escape_latex, name), entries))
+        lines.append(_latex_line(name, (_latex_entry(*of, most) for of in zip(entries, best, strict=True))))
     lines += [r"\bottomrule", r"\end{tabular}"]
     comments = [f"% {one_line(note)}" for note in table.notes]
     return "\n".join([r"% \usepackage{booktabs}", *lines, *comments]) + "\n"
 
 
-def _latex_line(labels: Iterable[str], entries: Iterable[str]) -> str:
-    return " & ".join([*labels, *entries]) + r" \\"
+def _latex_line(names: Iterable[str], entries: Iterable[str]) -> str:
+    return " & ".join([*map(escape_latex, names), *entries]) + r" \\"
 
 
 def _latex_entry(entry: Entry, is_best: bool, most: int) -> str:
@@ -93,17 +90,20 @@ def to_csv(table: Table) -> str:
 
     `half_interval` is empty for one seed. `n` is the fewest seeds of a setting.
     """
-    lines: list[list[Any]] = []
-    names = labels(table.columns)
-    for name, row in table.rows.items():
-        best = best_of(row)
-        for column, entry in row.items():
-            numbers = [entry.mean, entry.half_interval, entry.seeds[0], entry.done, entry.total]
-            marks = [int(column in best), entry.edges, int(entry.incomplete), entry.status]
-            lines.append([*name, names[column], *numbers, *marks])
-    header = [*table.labels, "column", "mean", "half_interval", "n", "settings", "of"]
-    header += ["bold", "wider_grid", "incomplete", "status"]
-    return rows_csv(pd.DataFrame(lines, columns=header))
+    entries = table.frame.stack()
+    parts = {
+        "mean": [entry.mean for entry in entries],
+        "half_interval": [entry.half_interval for entry in entries],
+        "n": [entry.seeds[0] for entry in entries],
+        "settings": [entry.done for entry in entries],
+        "of": [entry.total for entry in entries],
+        "bold": table.best.stack().astype(int),
+        "wider_grid": [entry.edges for entry in entries],
+        "incomplete": [int(entry.incomplete) for entry in entries],
+        "status": [entry.status for entry in entries],
+    }
+    rows = pd.DataFrame(parts, entries.index).reset_index()
+    return rows_csv(rows.assign(column=rows["column"].map(labels(table.frame))))
 
 
 def rows_csv(frame: pd.DataFrame) -> str:
@@ -111,36 +111,34 @@ def rows_csv(frame: pd.DataFrame) -> str:
     return frame.to_csv(index=False, lineterminator="\n")
 
 
-_COST = ("num_params", "training_s", "tokens_per_s", "peak_memory_mb")  # of a row, and what `cost.md` calls them
-_COST_NAMES = ("parameters", "training", "tokens/s", "GPU memory")
-
-
 def cost_markdown(frame: pd.DataFrame) -> str | None:
     """What a run of each (task, setting) and column takes; None if no record says it. `frame`: of `spread_out`."""
-    by = ["task", "setting", "column", "device", "replicas"]
+    costs = ["num_params", "training_s", "tokens_per_s", "peak_memory_mb"]
     told = frame[frame["mixer"].notna() & frame["status"].isin(ENDED)]
-    told = told.reindex(columns=["task", "setting", "column", "device", "run_id", "replica", *_COST])
-    told = told.assign(**{name: pd.to_numeric(told[name], errors="coerce") for name in _COST})
+    told = told.reindex(columns=["task", "setting", "column", "device", "run_id", "replica", *costs])
+    told[costs] = told[costs].apply(pd.to_numeric, errors="coerce")
     told = told.assign(replicas=told.groupby("run_id")["replica"].transform("size"), device=told["device"].fillna("-"))
     runs = told.drop_duplicates("run_id").dropna(subset=["training_s", "tokens_per_s"])
     if runs.empty:
         return None
-    columns = columns_in_order(runs["column"])
-    names = labels(columns)
-    lines = [[*by, *_COST_NAMES]]
-    for (task, setting, column, device, replicas), own in sorted(
-        runs.groupby(by, sort=False),
-        key=lambda group: (place_rank(group[0][:2]), columns.index(group[0][2]), group[0][3:]),
-    ):
-        size, seconds, speed, memory = own[list(_COST)].median()
-        texts = (f"{size:,.0f}", duration(seconds), f"{speed:,.0f}", "-" if pd.isna(memory) else f"{memory:,.0f} MB")
-        lines.append([task, setting, names[column], str(device), str(replicas), *texts])
+    names = labels(runs["column"].unique())
+    medians = runs.groupby(["task", "setting", "column", "device", "replicas"], sort=False)[costs].median()
+    medians = medians.loc[sorted(medians.index, key=lambda at: (place_rank(at[:2]), at[2:]))]
+    size, seconds, speed, memory = (medians[cost] for cost in costs)
+    table = pd.DataFrame(
+        {
+            "replicas": medians.index.get_level_values("replicas").map(str),
+            "parameters": size.map("{:,.0f}".format),
+            "training": seconds.map(duration),
+            "tokens/s": speed.map("{:,.0f}".format),
+            "GPU memory": memory.map("{:,.0f} MB".format, na_action="ignore").fillna("-"),
+        }
+    )
     return (
         "Of a run, whose replicas (learning rate, seed) train together: parameters of one, the time of training with\n"
         "the scoring of each epoch, the tokens that all replicas train on in a second of it, and the most memory of\n"
         "their tensors on a GPU. Medians over runs of as many replicas on one device.\n\n"
-        + aligned(lines, 4, escape_markdown)
-        + "\n"
+        + markdown(table.droplevel("replicas").rename(index=names, level="column"), escaped=escape_markdown)
     )
 
 
@@ -152,22 +150,19 @@ def solved_markdown(cells: pd.DataFrame, benchmark: pd.DataFrame) -> str | None:
     cells, benchmark = (of[of["score"].map(lambda score: score.is_accuracy).astype(bool)] for of in (cells, benchmark))
     if cells.empty:
         return None
-    names = labels(cells["column"].drop_duplicates())
-    shares = [["task", *names.values()]]
-    for name, row in task_table(benchmark).rows.items():
-        own = [row[column] for column in names]
-        shares.append([*name, *("-" if of.learned is None else f"{of.learned:.2f}{settings_of(of)}" for of in own)])
-    lines = [["task", "setting", *names.values()]]
-    for name, group in cells.groupby(["task", "setting"], sort=False):
-        texts = {}
-        for cell in group.itertuples():
-            steps = "-" if pd.isna(cell.steps_to_90) else f"{cell.steps_to_90:,.0f}"
-            texts[cell.column] = f"{cell.solved}/{cell.known}, {steps}" if cell.known else "-"
-        lines.append([*name, *(texts[column] for column in names)])
+
+    def share(entry: Entry) -> str:
+        return "-" if entry.learned is None else f"{entry.learned:.2f}{settings_of(entry)}"
+
+    steps = cells["steps_to_90"].map("{:,.0f}".format, na_action="ignore").fillna("-")
+    texts = cells["solved"].astype(str) + "/" + cells["known"].astype(str) + ", " + steps
+    texts = cells.assign(text=texts.where(cells["known"] > 0, "-"))
+    tables = task_table(benchmark).frame.map(share), by_column(texts, "text")
+    shares, replicas = (markdown(own.rename(columns=labels(own)), escaped=escape_markdown) for own in tables)
     return (
         "Share of the seeds at the best learning rate that reached a test accuracy of 0.9, mean over the settings:\n\n"
-        f"{aligned(shares, 1, escape_markdown)}\n\n"
+        f"{shares}\n"
         "Replicas (learning rate, seed) that reached it, and the median of the steps to it. One that never did counts\n"
         "as infinitely late, so there is a median only where more than half did.\n\n"
-        f"{aligned(lines, 2, escape_markdown)}\n"
+        f"{replicas}"
     )

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import fakes
+import pandas as pd
 import pytest
 import yaml
 
@@ -13,7 +14,15 @@ from mixerlab.sweeps.figures.comparison import comparison
 from mixerlab.sweeps.report import compare
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.published import Name, at_rate_of_task, distance, ours, read_published, scores_by_seed
+from mixerlab.sweeps.tables.published import (
+    at_rate_of_task,
+    averaged_settings,
+    distance,
+    numbers_of,
+    ours,
+    read_published,
+    scores_by_seed,
+)
 
 SETTINGS = ("baseline", "vocab_size-512", "vocab_size-1024", "vocab_size-2048", "vocab_size-4096", "vocab_size-8192")
 MEM = {"task": "mem", "setting": "baseline"}
@@ -51,14 +60,17 @@ def published(tmp_path):
 def test_settings_of_ones_own_are_no_part_of_a_mean(published, tmp_path):
     for number, setting in enumerate((*SETTINGS[:-1], "vocab_size-300")):
         fakes.add_run(tmp_path / "own", [0.5 + 0.1 * number], lr=[1e-3], task="mem", setting=setting)
-    entry = ours(fakes.frame_of(tmp_path / "own"), read_published(published).values())[Name("mem")][ATTN]
+    entry = ours(fakes.frame_of(tmp_path / "own"), averaged_settings(read_published(published).values()))[
+        "mem", "", ATTN
+    ]
     assert (entry.done, entry.whole, entry.mean) == (5, False, pytest.approx(0.7))
 
 
 def test_a_band_does_not_lie_on_the_frame(results, published):
     tables = read_published(published)
-    series = ours(fakes.frame_of(results), tables.values())
-    (panel, _) = comparison({"ours": series}, tables, "", None).axes
+    series = ours(fakes.frame_of(results), averaged_settings(tables.values()))
+    titles = {key: table.title for key, table in tables.items()}
+    (panel, _) = comparison(series.to_frame(), numbers_of(tables), titles, "", None).axes
     ends = [bar.get_x() for bar in panel.patches]
     assert panel.get_xlim()[0] < min(ends) - 0.005
 
@@ -84,13 +96,13 @@ def test_notes_are_of_the_runs_that_are_shown(results, published, tmp_path):
 
 def test_the_distance_of_two_tables():
     one, other = (
-        {(Name(f"t{n}"), "attn"): v for n, v in enumerate(values)}
+        pd.Series({(f"t{n}", "", "attn"): v for n, v in enumerate(values)})
         for values in ([0.1, 0.4, 0.2, 0.9], [0.2, 0.3, 0.4, 0.8])
     )
-    count, rmse, spearman = distance(one.items(), other)
+    count, rmse, spearman = distance(one, other)
     assert (count, rmse) == (4, pytest.approx((0.07 / 4) ** 0.5))
     assert spearman == pytest.approx(0.8)  # 1 - 6 sum d^2 / (n (n^2 - 1)), d = 0, 1, 1, 0
-    assert distance(one.items(), {}) == (0, None, None)
+    assert distance(one, other[:0]) == (0, None, None)
 
 
 def test_each_seed_has_its_own_best_rate(tmp_path):
@@ -183,7 +195,7 @@ def test_what_it_refuses(results, published, tmp_path, monkeypatch):
 def test_means_are_over_all_settings_of_our_tasks():
     tables = read_published().values()
     over = next(iter(tables)).over
-    assert {name.task for table in tables for name, _ in table.numbers if not name.setting} == set(over)
+    assert {task for table in tables for task, setting, _ in table.numbers.index if not setting} == set(over)
     assert all(table.over == over for table in tables)
     for task, settings in over.items():
         assert list(settings) == list(settings_of(compose(f"task={task}").task))

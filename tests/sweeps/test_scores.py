@@ -13,8 +13,8 @@ from mixerlab.sweeps.report.report import tables_of
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect, rows_of
 from mixerlab.sweeps.tables.swept import only_where, spread_out
-from mixerlab.sweeps.tables.tables import best_of, text_of
-from mixerlab.sweeps.tables.writers import rows_csv, solved_markdown, to_markdown
+from mixerlab.sweeps.tables.tables import text_of
+from mixerlab.sweeps.tables.writers import rows_csv, solved_markdown, to_csv, to_markdown
 
 BITS = Score("bits_per_byte", higher_is_better=False)
 TEXT = {"attn": ([1.3, 1.2, 1.25], [1.32, 1.21, 1.26]), "gdn": ([1.5, 1.4, "diverged"], [1.52, 1.39, 1.6])}
@@ -36,17 +36,18 @@ def test_a_table_for_each_score_with_a_mean_of_its_own(results, tmp_path):
     frame = fakes.frame_of(results)
     cells = best_per_cell(frame)
     tables, _ = tables_of(frame, cells)
-    assert list(tables) == ["accuracy", "bits_per_byte", "settings"] and list(tables["accuracy"].rows) == [("icr",)]
-    means = {name: [text_of(entry, 2) for entry in row.values()] for name, row in tables["bits_per_byte"].rows.items()}
-    assert list(means) == [("code",), ("prose",), ("Avg",)]
-    assert means["prose",] == ["1.205 ± 0.064", "1.395 ± 0.064"] and means["Avg",][0] == "1.455 ± 0.064"
-    assert {column.mixer for row in tables["bits_per_byte"].rows.values() for column in best_of(row)} == {"attn"}
+    assert list(tables) == ["accuracy", "bits_per_byte", "settings"] and list(tables["accuracy"].frame.index) == ["icr"]
+    means = {name: [text_of(entry, 2) for entry in row] for name, row in tables["bits_per_byte"].frame.iterrows()}
+    assert list(means) == ["code", "prose", "Avg"]
+    assert means["prose"] == ["1.205 ± 0.064", "1.395 ± 0.064"] and means["Avg"][0] == "1.455 ± 0.064"
+    assert [column.mixer for column, best in tables["bits_per_byte"].best.items() if best.any()] == ["attn"]
     assert "code, prose: bits per byte, the lower the better" in to_markdown(tables["settings"])
     assert "best at" not in to_markdown(tables["bits_per_byte"])  # the rate in the middle is
     assert "prose" not in solved_markdown(cells, cells)
     (tmp_path / "rows.csv").write_text(rows_csv(collect(results)))
     again = spread_out(rows_of(tmp_path / "rows.csv"))
-    assert tables_of(again, best_per_cell(again))[0] == tables
+    read = tables_of(again, best_per_cell(again))[0]
+    assert {name: to_csv(table) for name, table in read.items()} == {name: to_csv(tables[name]) for name in tables}
 
 
 def test_notes_on_means_stand_where_the_means_do(tmp_path):
@@ -90,7 +91,7 @@ def test_a_column_stands_where_it_has_runs(tmp_path):
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5], mixer="gdn")
     frame = fakes.frame_of(tmp_path)
     tables, benchmark = tables_of(frame, cells := best_per_cell(frame))
-    shown = {name: [column.mixer for column in table.columns] for name, table in tables.items()}
+    shown = {name: [column.mixer for column in table.frame] for name, table in tables.items()}
     assert shown == {"accuracy": ["gdn"], "bits_per_byte": ["attn"], "settings": ["attn", "gdn"]}
     drawn = dict(report_figures.report_figures([tmp_path], frame, cells, benchmark, "official", None, is_first=True))
     assert [tick.get_text() for tick in drawn["settings_bits_per_byte"].axes[0].get_yticklabels()] == ["attn"]
@@ -113,6 +114,6 @@ def test_a_task_that_has_got_another_score_since(tmp_path):
     fakes.add_run(tmp_path, TEXT["attn"][0], task="prose", mixer="gdn", score=BITS)
     frame = fakes.frame_of(tmp_path)
     tables, _ = tables_of(frame, best_per_cell(frame))
-    names = [name[1] for name in tables["settings"].rows]
+    names = [setting for _, setting in tables["settings"].frame.index]
     assert names == ["baseline, score=accuracy", "baseline, score=bits_per_byte"]
-    assert [len(tables[name].rows) for name in ("accuracy", "bits_per_byte")] == [1, 1]
+    assert [len(tables[name].frame) for name in ("accuracy", "bits_per_byte")] == [1, 1]

@@ -44,8 +44,8 @@ def test_a_swept_key_is_a_column_for_each_value_of_every_mixer(widths):
     assert heads(widths) == expected and swept_keys(collect(widths)) == ["model.d_model"]
     table = task_table(fakes.cells_of(widths))
     column = Column("gdn", (("model.d_model", "64"),))
-    assert column in table.columns and table.rows["icr",][column].mean == 0.16
-    assert table.rows["mem",][column].status == "missing"
+    assert column in table.frame and table.frame.loc["icr", column].mean == 0.16
+    assert table.frame.loc["mem", column].status == "missing"
 
 
 def test_the_keys_of_two_optimizers_say_no_more_than_their_names(tmp_path):

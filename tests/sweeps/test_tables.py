@@ -16,9 +16,7 @@ from mixerlab.sweeps.tables.writers import solved_markdown, to_csv, to_latex, to
 
 
 def texts(table):
-    return {
-        name: [text_of(row[column], table.most_seeds) for column in table.columns] for name, row in table.rows.items()
-    }
+    return {name: [text_of(entry, table.most_seeds) for entry in row] for name, row in table.frame.iterrows()}
 
 
 def entry(by_seed, **given):
@@ -49,10 +47,10 @@ def cells(tmp_path):
 
 def test_tables_by_hand(cells):
     assert texts(task_table(cells)) == {
-        ("icr",): ["0.700 †1", "0.990 * (1/2)", "0.600"],
-        ("mem",): ["0.400", "0.400", "missing"],
+        "icr": ["0.700 †1", "0.990 * (1/2)", "0.600"],
+        "mem": ["0.400", "0.400", "missing"],
         # Of the tasks, not of the settings: (0.7 + 0.4) / 2, (0.99 + 0.3996) / 2, 0.6 alone.
-        ("Avg",): ["0.550 †1", "0.695 * (2/3)", "0.600 * (2/3)"],
+        "Avg": ["0.550 †1", "0.695 * (2/3)", "0.600 * (2/3)"],
     }
     assert texts(setting_table(cells)) == {
         ("icr", "baseline"): ["0.900", "0.990", "0.800"],
@@ -67,7 +65,7 @@ def test_own_tasks_are_no_part_of_the_mean_of_mads(tmp_path):
     for task, score in (("icr", 0.2), ("mem", 0.4), ("own", 0.9)):
         fakes.add_run(tmp_path, [0.1, score, 0.1], task=task)
     table = task_table(fakes.cells_of(tmp_path))
-    assert texts(table)["Avg",] == ["0.300"] and "Avg is the mean of MAD's tasks, without own." in table.notes
+    assert texts(table)["Avg"] == ["0.300"] and "Avg is the mean of MAD's tasks, without own." in table.notes
 
 
 def test_an_interval_over_seeds(tmp_path):
