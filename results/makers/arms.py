@@ -8,8 +8,9 @@ from makers import common
 from makers.common import PLACE, mean_change, rows_in, write_in_page
 
 from mixerlab.records.best import Selection
-from mixerlab.records.names import TASKS, is_challenge, place_rank
+from mixerlab.records.names import TASKS, is_challenge
 from mixerlab.sweeps.tables.cells import at_best_rate
+from mixerlab.sweeps.tables.writers import in_place_order
 
 ARM = ["mixer.zero_init_rho", "mixer.rope_on_rho"]
 AUTHORS = (False, True)  # of ARM
@@ -81,8 +82,7 @@ def learned_table(rows: pd.DataFrame) -> pd.DataFrame:
     learned = rows.assign(learned=np.isfinite(rows["steps_to_90"]))
     counts = learned.groupby([*PLACE, *ARM])["learned"].sum().unstack(ARM)
     some = learned.groupby(PLACE)["learned"].mean().between(0, 1, inclusive="neither")
-    counts = counts.loc[sorted(counts.index[some], key=place_rank)]
-    return counts.map("{:.0f}".format).set_axis(map(name_of, counts), axis=1)
+    return in_place_order(counts[some]).map("{:.0f}".format).set_axis(map(name_of, counts), axis=1)
 
 
 def challenge_table(others: pd.DataFrame) -> pd.DataFrame:
@@ -92,7 +92,7 @@ def challenge_table(others: pd.DataFrame) -> pd.DataFrame:
     rows = rows.merge(others[[*PLACE, "seed"]].drop_duplicates())
     arms = {name_of(arm): common.best_of_seeds(own, common.RATES).groupby(PLACE) for arm, own in rows.groupby(ARM)}
     table = pd.DataFrame({name: seeds.apply(common.learned_and_best) for name, seeds in arms.items()})
-    return table.loc[sorted(table.index, key=place_rank)]
+    return in_place_order(table)
 
 
 def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -104,4 +104,4 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
         if layer != "ours":
             changes = (scores[layer] - scores["ours"]).groupby(PLACE)
             table[f"{layer}, less ours"] = changes.agg(mean_change, usual=5)
-    return table.loc[sorted(table.index, key=place_rank)]
+    return in_place_order(table)

@@ -14,7 +14,7 @@ from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.heat_map import NO_SCORE
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.writers import markdown
+from mixerlab.sweeps.tables.writers import in_place_order, markdown
 
 SEARCH_NOTE = """\
 Mean validation accuracy over the three mixers and both tasks at the checkpoint of the lowest validation perplexity, one
@@ -38,7 +38,7 @@ def gains_table(seeds: Mapping[str, pd.DataFrame], mixer: str) -> pd.DataFrame:
     accuracy = pd.concat(seeds, axis=1).xs("accuracy", axis=1, level=1)
     gains = accuracy.xs(mixer) - accuracy.xs("attn")
     table = gains.groupby(common.PLACE).agg(common.mean_change, usual=3)
-    return table.loc[sorted(table.index, key=place_rank)]
+    return in_place_order(table)
 
 
 def search_table(rows: pd.DataFrame) -> pd.DataFrame:

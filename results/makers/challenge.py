@@ -9,9 +9,9 @@ import pandas as pd
 from makers import common
 from makers.common import PLACE, RECORDS, best_of_seeds
 
-from mixerlab.records.names import place_rank
 from mixerlab.sweeps.report.compare import compare
 from mixerlab.sweeps.tables.swept import spread_out
+from mixerlab.sweeps.tables.writers import in_place_order
 
 LONGEST_RECALL = [("icr_challenge", "1024-2048"), ("ncr_vocab_challenge", "512-2048")]
 
@@ -43,7 +43,7 @@ def levels_table(sides: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     seeds = {side: best_of_seeds(rows, common.RATES).droplevel("mixer") for side, rows in sides.items()}
     texts = {side: own.groupby(PLACE).apply(common.learned_and_best) for side, own in seeds.items()}
     table = pd.DataFrame(texts).dropna().rename_axis(["task", "level"])
-    table = table.loc[sorted(table.index, key=place_rank)]
+    table = in_place_order(table)
     pairs = pd.DataFrame({side: own["learned"] > 0 for side, own in seeds.items()})
     pairs = pairs[pairs.index.droplevel("seed").isin(LONGEST_RECALL)]
     counts, each = pairs.sum(), len(pairs)

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -94,15 +94,14 @@ def recipe_table(recipes: Mapping[str, pd.DataFrame], more: str = "") -> str:
 
 def at_rate_of_task(rows: pd.DataFrame, of: str) -> pd.Series:
     """As `at_best`, at the rate of each task that is best for all mixers together."""
-    return _of_mixers(published.at_rate_of_task, rows, (), of)
+    return published.at_rate_of_task(by_mixer(rows), of=of).rename_axis([*CELL, "seed"])
 
 
 def at_best(rows: pd.DataFrame, rates: Sequence[float] = RATES, selection: Selection = "official") -> pd.Series:
     """The accuracy by mixer, task, setting and seed: each seed at its best rate, if it has all of the rates."""
-    return _of_mixers(published.scores_by_seed, rows, selection, rates)
+    return published.scores_by_seed(by_mixer(rows), selection, rates).rename_axis([*CELL, "seed"])
 
 
-def _of_mixers(choose: Callable[..., pd.Series], rows: pd.DataFrame, *arguments: object) -> pd.Series:
-    """A choice with mixers for columns; rows that name no configuration are of one."""
-    frame = rows.assign(column=rows["mixer"], config=rows.get("config", ""))
-    return choose(frame, *arguments).rename_axis(index={"column": "mixer"})
+def by_mixer(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with mixers for columns; those that name no configuration are of one."""
+    return rows.assign(column=rows["mixer"], config=rows.get("config", ""))

@@ -19,6 +19,7 @@ from mixerlab.sweeps.figures.marks import caption
 from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import TICK, figure_style, text_width
 from mixerlab.sweeps.figures.styles import short_labels
+from mixerlab.sweeps.tables.tables import by_column
 
 NUMBER = TICK - 0.5  # points
 NO_SCORE: dict[str, Any] = {"hatch": "xxxxxx", "facecolor": "white", "edgecolor": "0.85"}
@@ -27,21 +28,20 @@ NO_SCORE: dict[str, Any] = {"hatch": "xxxxxx", "facecolor": "white", "edgecolor"
 def heat_map(scores: Scores) -> Figure:
     """The score of each setting (across) and column (down): the better the brighter and, where it fits, as a number."""
     score = scores.score
-    names, cells = label_lines(scores.look), {task: scores.cells_on(task) for task in scores.tasks}
-    settings = {task: own["setting"].unique() for task, own in cells.items()}
-    # Each setting has all columns, in their order.
-    values = {task: own["mean"].to_numpy(float).reshape(-1, len(names)).T for task, own in cells.items()}
-    signed = score.sign * np.concatenate([own.ravel() for own in values.values()])
+    names = label_lines(scores.look)
+    means = {task: by_column(scores.cells_on(task), "mean").astype(float).T for task in scores.tasks}
+    signed = score.sign * np.concatenate([own.to_numpy().ravel() for own in means.values()])
     bounded = score.is_accuracy or np.isnan(signed).all()
     scale = Normalize(*((0, 1) if bounded else (np.nanmin(signed), np.nanmax(signed))))
     spread = float(scale.vmax - scale.vmin)  # type: ignore[operator]
     places = 2 if bounded or not spread else max(2, 1 - math.floor(math.log10(spread)))  # which tell scores apart
-    most, digits = max(map(len, settings.values())), text_width(".00" if bounded else f"{0:.{places}f}", NUMBER) + 0.02
+    most = max(len(own.columns) for own in means.values())
+    digits = text_width(".00" if bounded else f"{0:.{places}f}", NUMBER) + 0.02
     with figure_style():
         sheet = named_sheet(scores.width, scores.tasks, names, most * digits, most * 0.4)
-        for panel, (task, own) in zip(sheet.panels, values.items(), strict=True):
-            _draw(panel, own, score, scale, places if sheet.panel_width >= most * digits else None)
-            labels = [fill(setting_text(setting), 24, max_lines=3) for setting in settings[task]]
+        for panel, own in zip(sheet.panels, means.values(), strict=True):
+            _draw(panel, own.to_numpy(), score, scale, places if sheet.panel_width >= most * digits else None)
+            labels = [fill(setting_text(setting), 24, max_lines=3) for _, setting in own]
             panel.set_xticks(range(len(labels)), labels, rotation=90)
         levels = np.linspace(scale.vmin, scale.vmax, 5)  # type: ignore[arg-type]
         colours = zip(colormaps["cividis"](scale(levels)), score.sign * levels, strict=True)

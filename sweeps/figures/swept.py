@@ -1,8 +1,5 @@
 """Scores against what was swept, learning rates or any other key, and against the sizes that come of it."""
 
-from collections import defaultdict
-from statistics import fmean
-
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -11,7 +8,7 @@ from mixerlab.sweeps.figures.axis import Panel, draw_panels
 from mixerlab.sweeps.figures.marks import CHECKPOINT
 from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.styles import styles
-from mixerlab.sweeps.tables.cells import without_repeats
+from mixerlab.sweeps.tables.cells import CELL, without_repeats
 from mixerlab.sweeps.tables.columns import Column, keys_of, short_names
 from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
 
@@ -50,13 +47,12 @@ def learning_rates(scores: Scores) -> Figure | None:
     """
     if scores.frame["lr"].nunique() < 2 or not scores.cells["n"].any():
         return None
-    cell = ["column", "task", "setting"]
-    tried = scores.cells[[*cell, "setting_name"]].join(_at_rates(scores).unstack("lr"), on=cell)
+    tried = scores.cells[[*CELL, "setting_name"]].join(_at_rates(scores).unstack("lr"), on=CELL)
     panels, left_out = [], False
     for task, of_task in tried.groupby("task", sort=False):
         points = {}
         for column, own in of_task.groupby("column", sort=False):
-            settings = own.set_index("setting_name").drop(columns=cell)
+            settings = own.set_index("setting_name").drop(columns=CELL)
             counts = settings.count()
             shared = counts.index[(counts == counts.max()) & (counts > 0)]
             left_out |= len(shared) < (counts > 0).sum()
@@ -74,20 +70,19 @@ def _at_rates(scores: Scores) -> pd.Series:
 
     Whole only with all seeds of the cell: the mean over those that did not diverge is higher by luck.
     """
-    cell = ["column", "task", "setting"]
-    best = scores.cells.loc[scores.cells["n"] > 0, [*cell, "config"]]
-    rows = without_repeats(scores.frame).merge(best, "left", cell, suffixes=("", "_best"))
+    best = scores.cells.loc[scores.cells["n"] > 0, [*CELL, "config"]]
+    rows = without_repeats(scores.frame).merge(best, "left", CELL, suffixes=("", "_best"))
     rows = rows[rows["config"] == rows["config_best"].fillna(rows["config"])]
     rows = rows.assign(
         score=rows[f"{scores.selection}_{scores.score.name}"].where(rows["status"] == "finished"),
-        seeds=rows.groupby(cell)["seed"].transform("nunique"),
+        seeds=rows.groupby(CELL)["seed"].transform("nunique"),
     )
 
     def entry(own: pd.DataFrame) -> Entry:
         scored = own.dropna(subset="score").set_index("seed")["score"].to_dict()
         return seeds_entry(scored, whole=len(scored) == own["seeds"].iloc[0])
 
-    return rows.groupby([*cell, "lr"]).apply(entry)
+    return rows.groupby([*CELL, "lr"]).apply(entry)
 
 
 def score_by_size(scores: Scores) -> Figure | None:
@@ -100,11 +95,8 @@ def score_by_size(scores: Scores) -> Figure | None:
         return None
     panels, means = [], [AVERAGE] if AVERAGE in scores.by_task else scores.tasks
     for task, size in [*((task, "state_size") for task in scores.by_task), *((task, "num_params") for task in means)]:
-        by_task = defaultdict[Column, dict[str, list[float]]](lambda: defaultdict(list))
         over = averaged(scores.tasks) if task == AVERAGE else [task]
-        for cell in scored[scored["task"].isin(over)].itertuples():
-            by_task[cell.column][cell.task].append(getattr(cell, size))
-        sizes = {column: fmean(map(fmean, own.values())) for column, own in by_task.items()}
-        points = {column: {sizes[column]: scores.by_task[task][column]} for column in sizes}
+        sizes = scored[scored["task"].isin(over)].groupby(["column", "task"])[size].mean().groupby("column").mean()
+        points = {column: {at: scores.by_task[task][column]} for column, at in sizes.items()}
         panels.append(Panel(task, SIZES[size], pd.DataFrame(points), scores.chances[task], log=True))
     return draw_panels(scores, panels, "by size", "sizes are means over settings", joined=False)

@@ -16,7 +16,6 @@ import pandas as pd
 
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable
-from mixerlab.records.names import place_rank
 from mixerlab.records.text import captions_page, escape_markdown
 from mixerlab.sweeps.figures.comparison import comparison
 from mixerlab.sweeps.figures.marks import CHOSEN
@@ -29,7 +28,7 @@ from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.published import Published, Rule
 from mixerlab.sweeps.tables.swept import only_where, spread_out
 from mixerlab.sweeps.tables.tables import INTERVAL, UNEVEN, Entry, most_seeds, text_of
-from mixerlab.sweeps.tables.writers import markdown
+from mixerlab.sweeps.tables.writers import in_place_order, markdown
 
 OUTSIDE = 0.02  # further than this outside the range of the published numbers is counted
 MARKS: dict[str, Callable[[Entry], bool]] = {
@@ -93,8 +92,7 @@ def compare(
     out = Path(out)
     check_writable(out, "--out")
     told = "; ".join([*(RULES[rule] for rule in rules), *at])
-    ours = pd.concat(every, axis=1)
-    ours = ours.reindex(sorted(ours.index, key=lambda line: (place_rank(line[:2]), line[2])))
+    ours = in_place_order(pd.concat(every, axis=1))
     scored = [entry for entry in ours.stack().dropna() if entry.mean is not None]
     marks = [note for note, has_mark in MARKS.items() if any(map(has_mark, scored))]
     text, captions = [" ".join([f"Ours: {told}.", *marks])], {}
@@ -104,7 +102,8 @@ def compare(
             of[(of.index.get_level_values("setting") == "") == (kind == "means")] for of in (ours, every_number)
         )
         if len(shown):
-            numbers, means = numbers.dropna(axis=1, how="all"), published.whole(shown)
+            numbers = numbers.dropna(axis=1, how="all")
+            means = shown.map(lambda entry: entry.mean if entry.whole else None, na_action="ignore").astype(float)
             shown_tables = numbers_table(shown, numbers), distances(means, numbers)
             parts = [markdown(table, escaped=escape_markdown).strip() for table in shown_tables]
             text += [f"## {title}", *parts, *outside(means, numbers)]

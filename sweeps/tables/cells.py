@@ -16,7 +16,7 @@ from mixerlab.sweeps.tables.intervals import solved_counts
 from mixerlab.sweeps.tables.swept import as_yaml
 from mixerlab.sweeps.tables.tables import seeds_entry
 
-Place = tuple[Column, str, str]  # column, task, setting
+CELL = ["column", "task", "setting"]
 Row = dict[str, Any]
 
 
@@ -38,7 +38,7 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official") -> pd.
     Every column stands against every (task, setting) that any of them has. A diverged replica has no score.
     `sweeps.tables.columns` describes `frame` and what is returned; `configs` counts the configurations that competed.
     """
-    groups: dict[Place, list[Row]] = {}
+    groups: dict[tuple[Column, str, str], list[Row]] = {}
     scores: dict[Any, Score] = {}  # by task, and by (task, setting)
     names: dict[tuple[str, str], str] = {}  # of settings, by (task, setting)
     known = without_repeats(frame[frame["mixer"].notna()])
@@ -70,7 +70,7 @@ def of_columns_with_runs(cells: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFra
 
 def without_repeats(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with one row for each configuration, learning rate and seed: of several the newest that ended."""
-    same = ["column", "task", "setting", "config", "lr", "seed"]
+    same = [*CELL, "config", "lr", "seed"]
     order = ["ended", *(key for key in ("started_at", "run_id") if key in frame)]
     newest_last = frame.assign(ended=frame["status"].isin(ENDED)).sort_values(order, na_position="first")
     return frame.loc[newest_last.drop_duplicates(same, keep="last").index.sort_values()]

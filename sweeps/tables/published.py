@@ -11,7 +11,7 @@ import yaml
 from mixerlab.records.best import ENDED, Selection
 from mixerlab.records.errors import reason
 from mixerlab.records.schema import ACCURACY
-from mixerlab.sweeps.tables.cells import at_best_rate, without_repeats
+from mixerlab.sweeps.tables.cells import CELL, at_best_rate, without_repeats
 from mixerlab.sweeps.tables.tables import mean_of, seeds_entry
 
 KNOWN = Path(__file__).with_suffix(".yaml")
@@ -19,7 +19,6 @@ KNOWN = Path(__file__).with_suffix(".yaml")
 # the one rate of each task that is the best for all mixers together.
 Rule = Literal["official", "clean", "last"]
 Settings = dict[tuple[str, str], tuple[str, ...]]  # by task and setting of a number, what it is the mean over
-_CELL = ["column", "task", "setting"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def ours(frame: pd.DataFrame, settings: Settings, rule: Rule = "official", rates
     by_cell = {}
     if not frame.empty:
         scores = at_rate_of_task(frame, rates) if rule == "last" else scores_by_seed(frame, rule, rates)
-        by_cell = {cell: own.droplevel(_CELL).to_dict() for cell, own in scores.groupby(level=_CELL, sort=False)}
+        by_cell = {cell: own.droplevel(CELL).to_dict() for cell, own in scores.groupby(level=CELL, sort=False)}
     found = {}
     for (task, setting), over in settings.items():
         for column in dict.fromkeys(column for column, its_task, _ in by_cell if its_task == task):
@@ -116,11 +115,11 @@ def scores_by_seed(frame: pd.DataFrame, selection: Selection = "official", rates
     configuration that has all of them is left out.
     """
     ended = _ended(frame, rates)
-    tried = ended.groupby([*_CELL, "seed", "config"], sort=False)["lr"].nunique()
-    by_seed = tried.groupby(level=[*_CELL, "seed"], sort=False).agg(["sum", "max"])
-    most = by_seed["sum"].groupby(level=_CELL, sort=False).transform("max")
+    tried = ended.groupby([*CELL, "seed", "config"], sort=False)["lr"].nunique()
+    by_seed = tried.groupby(level=[*CELL, "seed"], sort=False).agg(["sum", "max"])
+    most = by_seed["sum"].groupby(level=CELL, sort=False).transform("max")
     whole = by_seed.index[(by_seed["sum"] == most) & (by_seed["max"] >= len(set(rates)))]
-    best = at_best_rate(ended, [*_CELL, "seed"], selection).set_index([*_CELL, "seed"])
+    best = at_best_rate(ended, [*CELL, "seed"], selection).set_index([*CELL, "seed"])
     return best[f"{selection}_accuracy"].reindex(whole, fill_value=0.0)
 
 
@@ -132,10 +131,10 @@ def at_rate_of_task(frame: pd.DataFrame, rates: Collection[float] = (), of: str 
     """
     ended = _ended(frame, rates)
     accuracies = ended[of].where(ended["status"] == "finished", 0.0)
-    seeds = accuracies.groupby([ended[key] for key in (*_CELL, "lr", "seed")], sort=False).max()  # of configurations
-    cells = seeds.groupby(level=[*_CELL, "lr"], sort=False).mean()
+    seeds = accuracies.groupby([ended[key] for key in (*CELL, "lr", "seed")], sort=False).max()  # of configurations
+    cells = seeds.groupby(level=[*CELL, "lr"], sort=False).mean()
     counts = cells.groupby(level=["task", "lr"]).transform("size")
-    complete = cells[counts.eq(ended.drop_duplicates(_CELL).groupby("task").size(), level="task")]
+    complete = cells[counts.eq(ended.drop_duplicates(CELL).groupby("task").size(), level="task")]
     by_mixer = complete.groupby(level=["column", "task", "lr"], sort=False).mean()
     best = by_mixer.groupby(level=["task", "lr"]).mean().groupby(level="task").idxmax()
     return seeds[seeds.index.droplevel(["column", "setting", "seed"]).isin(best)].droplevel("lr")
@@ -156,11 +155,6 @@ def of_mixers(numbers: pd.DataFrame, lines: pd.MultiIndex) -> pd.DataFrame:
     """The published numbers beside each of our lines, of a task, setting and column."""
     places = [(task, setting, column.mixer) for task, setting, column in lines]
     return numbers.reindex(places).set_axis(lines)
-
-
-def whole(entries: pd.DataFrame) -> pd.DataFrame:
-    """Our means over all settings of a published one, else NaN."""
-    return entries.map(lambda entry: entry.mean if entry.whole else None, na_action="ignore").astype(float)
 
 
 def distance(one: pd.Series, other: pd.Series) -> tuple[int, float | None, float | None]:

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from functools import cache
 from numbers import Real
 from typing import Any
 
@@ -152,15 +153,16 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None, data_in_c
     if data_in_columns:
         settings, in_rows = known["setting"].astype(object), []
     in_columns = [key for key in keys if key not in in_rows]
-    rows = list(zip(known["mixer"], *(told[key] for key in in_columns), strict=True))
-    columns = {}
-    for row in set(rows):
-        pairs = zip(in_columns, row[1:], strict=True)
-        columns[row] = Column(row[0], tuple((key, value) for key, value in pairs if value))
+
+    @cache
+    def column_of(mixer: str, *values: str) -> Column:
+        return Column(mixer, tuple((key, value) for key, value in zip(in_columns, values, strict=True) if value))
+
+    columns = list(map(column_of, known["mixer"], *(told[key] for key in in_columns)))
     several = known["score"].groupby([known["task"], settings]).transform("nunique") > 1  # it has got another since
     scores = zip(known["score"], several, strict=True)
     settings += [f", score={name}" if many and isinstance(name, str) else "" for name, many in scores]
-    column = pd.Series([columns[row] for row in rows], known.index, dtype=object)
+    column = pd.Series(columns, known.index, dtype=object)
     return frame.assign(setting_name=frame["setting"], setting=settings, column=column)
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from mixerlab.records.best import MARGIN, NEAR_PERFECT
 from mixerlab.records.names import AVERAGE, averaged
 from mixerlab.records.schema import ACCURACY, Score
-from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
+from mixerlab.sweeps.tables.columns import Column, labels
 from mixerlab.sweeps.tables.intervals import Error, error_of_mean, error_of_sum, half_width, interval_text
 
 STATUSES = ("diverged", "failed", "missing", "ok")  # the worst first
@@ -237,19 +237,15 @@ def make_table(frame: pd.DataFrame, cells: pd.DataFrame, remarks: Iterable[str] 
 def gaps(cells: pd.DataFrame) -> list[str]:
     """What is missing, and what entries are the best of: a line for each column, or for several with the same gaps."""
     numbers = cells.groupby("task")["setting"].nunique()
-    places: dict[Column, dict[str, dict[str, list[str]]]] = {}  # by what is missing, then by task
-    for cell in cells.itertuples():
-        for reason in _missing_of(cell):
-            tasks = places.setdefault(cell.column, {}).setdefault(reason, {})
-            tasks.setdefault(cell.task, []).append(cell.setting)
-    names = labels(columns_in_order(cells["column"]))
+    missing = cells.assign(reason=list(map(_missing_of, cells.itertuples()))).explode("reason").dropna(subset="reason")
+    told = defaultdict[Column, dict[str, list[str]]](lambda: defaultdict(list))  # where, by what is missing
+    for (column, reason, task), settings in missing.groupby(["column", "reason", "task"], sort=False)["setting"]:
+        told[column][reason].append(_where(task, list(settings), numbers[task]))
+    names = labels(cells["column"].unique())
     lines = defaultdict[str, list[str]](list)
-    for column, reasons in places.items():
-        told = []
-        for reason, tasks in reasons.items():
-            where = [_where(task, own, numbers[task]) for task, own in tasks.items()]
-            told.append(f"{reason} on {', '.join(where)}")
-        lines["; ".join(told)].append(names[column])
+    for column, reasons in told.items():
+        text = "; ".join(f"{reason} on {', '.join(where)}" for reason, where in reasons.items())
+        lines[text].append(names[column])
     return [f"{'; '.join(columns)}: {text}." for text, columns in lines.items()]
 
 

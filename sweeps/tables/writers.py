@@ -31,6 +31,11 @@ def markdown(table: pd.DataFrame, note: str = "", escaped: Callable[[str], str] 
     return "\n".join([*(f"| {line} |" for line in rendered), *(["", note] if note else []), ""])
 
 
+def in_place_order(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines by the first two parts of their names, task and setting (`place_rank`), then by the others."""
+    return table.loc[sorted(table.index, key=lambda line: (place_rank(line[:2]), line[2:]))]
+
+
 def to_markdown(table: Table, escaped: Callable[[str], str] = escape_markdown) -> str:
     """The table with the best entries of each row (`best_of`) in bold, columns aligned, and the notes as a list.
 
@@ -123,7 +128,7 @@ def cost_markdown(frame: pd.DataFrame) -> str | None:
         return None
     names = labels(runs["column"].unique())
     medians = runs.groupby(["task", "setting", "column", "device", "replicas"], sort=False)[costs].median()
-    medians = medians.loc[sorted(medians.index, key=lambda at: (place_rank(at[:2]), at[2:]))]
+    medians = in_place_order(medians)
     size, seconds, speed, memory = (medians[cost] for cost in costs)
     table = pd.DataFrame(
         {
