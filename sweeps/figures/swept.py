@@ -52,12 +52,12 @@ def learning_rates(scores: Scores) -> Figure | None:
     for task, of_task in tried.groupby("task", sort=False):
         points = {}
         for column, own in of_task.groupby("column", sort=False):
-            settings = own.set_index("setting_name").drop(columns=CELL)
-            counts = settings.count()
-            shared = counts.index[(counts == counts.max()) & (counts > 0)]
-            left_out |= len(shared) < (counts > 0).sum()
-            if len(shared):
-                entries = settings[shared].map(lambda entry: entry if pd.notna(entry) else seeds_entry({}))
+            entries = own.set_index("setting_name").drop(columns=CELL).dropna(axis=1, how="all")
+            counts = entries.count()
+            shared = entries.loc[:, counts == counts.max()]
+            left_out |= len(shared.columns) < len(entries.columns)
+            if len(shared.columns):
+                entries = shared.map(lambda entry: entry if pd.notna(entry) else seeds_entry({}))
                 points[column] = entries.groupby(level=0).agg(mean_of).agg(mean_of)
         if points:
             panels.append(Panel(task, "learning rate", pd.DataFrame(points), scores.chances[task], log=True))

@@ -96,11 +96,9 @@ def compare(
     scored = [entry for entry in ours.stack().dropna() if entry.mean is not None]
     marks = [note for note, has_mark in MARKS.items() if any(map(has_mark, scored))]
     text, captions = [" ".join([f"Ours: {told}.", *marks])], {}
-    every_number, titles = published.numbers_of(tables), {key: table.title for key, table in tables.items()}
+    known, titles = published.numbers_of(tables), {key: table.title for key, table in tables.items()}
     for kind, title in TITLES.items():
-        shown, numbers = (
-            of[(of.index.get_level_values("setting") == "") == (kind == "means")] for of in (ours, every_number)
-        )
+        shown, numbers = (of[(of.index.get_level_values("setting") == "") == (kind == "means")] for of in (ours, known))
         if len(shown):
             numbers = numbers.dropna(axis=1, how="all")
             means = shown.map(lambda entry: entry.mean if entry.whole else None, na_action="ignore").astype(float)
@@ -110,15 +108,15 @@ def compare(
             figure = comparison(shown, numbers, titles, told, width)
             save(figure, out / kind, FORMATS[:2])
             captions[kind] = str(figure.get_label())
-    of_ours = every_number.index.droplevel("mixer").isin(ours.index.droplevel("column"))
-    have_both = every_number[of_ours].notna().any()
-    notes = [f"{key}: {table.about}" for key, table in tables.items() if have_both[key]]
+    of_ours = known.index.droplevel("mixer").isin(ours.index.droplevel("column"))
+    is_shown = known[of_ours].notna().any()
+    notes = [f"{key}: {table.about}" for key, table in tables.items() if is_shown[key]]
     places = [(task, setting) for (task, _), over in settings.items() for setting in over]
     for frame in frames:
         here = pd.MultiIndex.from_frame(frame[["task", "setting"]]).isin(places)
         notes += [note for note in notes_of(frame[here | frame["mixer"].isna()]) if note not in notes]
     have = {column.mixer for column in ours.index.unique("column")}
-    if others := [mixer for mixer in every_number.index.unique("mixer") if mixer not in have]:
+    if others := [mixer for mixer in known.index.unique("mixer") if mixer not in have]:
         notes.append(f"Published mixers without a number of ours are left out: {', '.join(others)}.")
     text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
     replace_file(out / "published.md", "\n\n".join(text) + "\n")

@@ -14,7 +14,7 @@ from mixerlab.sweeps.tables.tables import Entry, Table, by_column, marks_of, see
 def markdown(table: pd.DataFrame, note: str = "", escaped: Callable[[str], str] = str) -> str:
     """A table of texts: its index flush left, its columns right, nothing where a text is missing; a note below it.
 
-    `escaped` are names: of lines, of columns and of the parts of the index.
+    Names are `escaped`, of lines and columns; texts are as they are.
     """
     left = table.index.nlevels
     names = [name if isinstance(name, str) else " ".join(name) for name in table]
