@@ -153,7 +153,7 @@ def distances(means: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
 
     def text(one: pd.Series, other: pd.Series) -> str:
         number, rmse, spearman = published.distance(one, other)
-        return "-" if rmse is None else f"{rmse:.3f}{'' if spearman is None else f', {spearman:.2f}'} ({number})"
+        return f"{rmse:.3f}{'' if np.isnan(spearman) else f', {spearman:.2f}'} ({number})" if number else "-"
 
     beside = published.of_mixers(numbers, means.index)
     ours = means.apply(lambda one: beside.apply(lambda other: text(one, other))).T

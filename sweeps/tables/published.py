@@ -157,14 +157,14 @@ def of_mixers(numbers: pd.DataFrame, lines: pd.MultiIndex) -> pd.DataFrame:
     return numbers.reindex(places).set_axis(lines)
 
 
-def distance(one: pd.Series, other: pd.Series) -> tuple[int, float | None, float | None]:
-    """How many numbers two tables share, and over those the RMSE and Spearman's rank correlation."""
+def distance(one: pd.Series, other: pd.Series) -> tuple[int, float, float]:
+    """How many numbers two tables share, and over those the RMSE and Spearman's rank correlation.
+
+    NaN is an RMSE of none, and a correlation of two or of which a side is all alike.
+    """
     both = pd.DataFrame({"one": one, "other": other}).dropna()
-    if both.empty:
-        return 0, None, None
     rmse = ((both["one"] - both["other"]) ** 2).mean() ** 0.5
-    spearman = both.corr("spearman", min_periods=3).loc["one", "other"]  # NaN if one has no two ranks
-    return len(both), float(rmse), None if pd.isna(spearman) else float(spearman)
+    return len(both), rmse, both.corr("spearman", min_periods=3).loc["one", "other"]
 
 
 def ranges(numbers: pd.DataFrame) -> pd.DataFrame:

@@ -127,8 +127,7 @@ def cost_markdown(frame: pd.DataFrame) -> str | None:
     if runs.empty:
         return None
     names = labels(runs["column"].unique())
-    medians = runs.groupby(["task", "setting", "column", "device", "replicas"], sort=False)[costs].median()
-    medians = in_place_order(medians)
+    medians = in_place_order(runs.groupby(["task", "setting", "column", "device", "replicas"])[costs].median())
     size, seconds, speed, memory = (medians[cost] for cost in costs)
     table = pd.DataFrame(
         {
@@ -136,7 +135,7 @@ def cost_markdown(frame: pd.DataFrame) -> str | None:
             "parameters": size.map("{:,.0f}".format),
             "training": seconds.map(duration),
             "tokens/s": speed.map("{:,.0f}".format),
-            "GPU memory": memory.map("{:,.0f} MB".format, na_action="ignore").fillna("-"),
+            "GPU memory": memory.map(lambda most: "-" if pd.isna(most) else f"{most:,.0f} MB"),
         }
     )
     return (
@@ -159,7 +158,7 @@ def solved_markdown(cells: pd.DataFrame, benchmark: pd.DataFrame) -> str | None:
     def share(entry: Entry) -> str:
         return "-" if entry.learned is None else f"{entry.learned:.2f}{settings_of(entry)}"
 
-    steps = cells["steps_to_90"].map("{:,.0f}".format, na_action="ignore").fillna("-")
+    steps = cells["steps_to_90"].map(lambda median: "-" if pd.isna(median) else f"{median:,.0f}")
     texts = cells["solved"].astype(str) + "/" + cells["known"].astype(str) + ", " + steps
     texts = cells.assign(text=texts.where(cells["known"] > 0, "-"))
     tables = task_table(benchmark).frame.map(share), by_column(texts, "text")
