@@ -16,19 +16,18 @@ def markdown(table: pd.DataFrame, note: str = "", escaped: Callable[[str], str] 
 
     Names are `escaped`, of lines and columns; texts are as they are.
     """
-    left = table.index.nlevels
     names = [name if isinstance(name, str) else " ".join(name) for name in table]
     lines = [[*map(escaped, [*table.index.names, *names])]]
     for name, texts in zip(table.index.to_frame().to_numpy(), table.fillna("").to_numpy(), strict=True):
         lines.append([*map(escaped, name), *texts])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)])
-    sides = ["<" if i < left else ">" for i in range(len(widths))]
-    rendered = [
-        " | ".join(f"{text:{side}{width}}" for text, side, width in zip(line, sides, widths, strict=True))
-        for line in lines
-    ]
-    return "\n".join([*(f"| {line} |" for line in rendered), *(["", note] if note else []), ""])
+    sides = "<" * table.index.nlevels + ">" * len(names)
+    forms = [(side, max(map(len, texts))) for side, texts in zip(sides, zip(*lines, strict=True), strict=True)]
+    ruler = ["-" * (width - 1) + ("-" if side == "<" else ":") for side, width in forms]
+    rendered = []
+    for line in (lines[0], ruler, *lines[1:]):
+        texts = (f"{text:{side}{width}}" for text, (side, width) in zip(line, forms, strict=True))
+        rendered.append(f"| {' | '.join(texts)} |")
+    return "\n".join([*rendered, *(["", note] if note else []), ""])
 
 
 def in_place_order(table: pd.DataFrame) -> pd.DataFrame:
