@@ -176,6 +176,9 @@ FLAWS = {
     "norm over time": Flaw(
         lambda m, x, y: past(y) - m.training * past(y).mean(1, keepdim=True), f"{FUTURE}.*in training mode only"
     ),
+    "norm over time and rows": Flaw(
+        lambda m, x, y: past(y) - m.training * past(y).mean((0, 1)), f"{FUTURE}.*in training mode only"
+    ),
     "the length": Flaw(lambda m, x, y: y / x.shape[1], "positions change when the others are removed", **CHECK_ONLY),
     # other rows
     "over a large batch": Flaw(lambda m, x, y: y - (len(x) > 64) * y.mean(0, keepdim=True), OTHER_ROWS),
