@@ -1,6 +1,7 @@
 """A task of the user's own: rows that are not as they must be are refused by name."""
 
 import math
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,6 +164,7 @@ def test_a_task_has_a_score_of_its_own_and_less_is_better(project, tmp_path):
     outcome = run_py(*run)
     assert outcome.code == 0 and "bits per token on test" in outcome.out
     ((identity, record),) = records(tmp_path).items()
+    assert record["provenance"]["command"].endswith(f"run.py {shlex.join(run)}")  # with the options where they were
     metrics = pd.read_csv(tmp_path / "runs" / identity / "metrics.csv")
     assert np.allclose(metrics["test_bits_per_token"], metrics["test_loss"] / np.log(2))
     for row, (_, own) in zip(record["rows"], metrics.groupby("replica"), strict=True):
@@ -189,14 +191,22 @@ class Unbounded(Bits):
         return means["loss"] / 0
 
 
+class Percent(Bits):
+    score = Score("top_accuracy")
+
+    def score_from(self, means, split):
+        return 100 - means["loss"]
+
+
 @pytest.mark.parametrize(
     ("task", "message"),
     [
         (Averaged, "bits_per_token: score_from gives a tensor [], and must give a tensor [2]"),
         (Unbounded, "bits_per_token: score_from gives inf on val after epoch 1, where the loss is"),
+        (Percent, "top_accuracy: score_from gives 9"),  # and some more, of a hundred
     ],
 )
-def test_a_score_that_is_no_number_for_each_replica_fails_at_once(project, tmp_path, task, message):
+def test_a_score_that_cannot_be_fails_at_once(project, tmp_path, task, message):
     run = ("mixer=attn", "task=echo", f"task._target_={__name__}.{task.__name__}", *TINY, f"results_dir={tmp_path}")
     outcome = run_py(*project, *run, "trainer.epochs=3")
     assert outcome.code == 1 and f"error: {message}" in outcome.err
