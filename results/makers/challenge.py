@@ -44,7 +44,7 @@ def levels_table(sides: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     texts = {side: own.groupby(PLACE).apply(common.learned_and_best) for side, own in seeds.items()}
     table = pd.DataFrame(texts).dropna().rename_axis(["task", "level"])
     table = in_place_order(table)
-    pairs = pd.DataFrame({side: own["learned"] > 0 for side, own in seeds.items()})
+    pairs = pd.DataFrame({side: own["learned"] > 0 for side, own in seeds.items()}).dropna()
     pairs = pairs[pairs.index.droplevel("seed").isin(LONGEST_RECALL)]
     counts, each = pairs.sum(), len(pairs)
     table.loc[("recall at 2,048", "task and seed"), :] = [f"{count} of {each}" for count in counts]

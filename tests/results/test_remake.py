@@ -97,6 +97,17 @@ def test_a_claim_is_mixed_if_a_task_has_the_other_sign(copied, cmp, verdict):
     assert table.loc["COR grows with depth (muon, wsd)", "verdict"] == verdict
 
 
+def test_pairs_of_task_and_seed_are_those_that_all_sides_have(copied):
+    def side(mixer, seeds):
+        cells = [{"mixer": mixer, "seed": seed, "lr": 1e-3} for seed in seeds]
+        score = {"official_accuracy": 0.95, "steps_to_90": 100.0}
+        return pd.DataFrame(cells).assign(task="icr_challenge", setting="1024-2048", status="finished", **score)
+
+    sides = {"attn": side("attn", range(3)), "Parallax": side("parallax", range(2))}
+    table = import_module("makers.challenge").levels_table(sides)
+    assert table.loc["recall at 2,048", "task and seed"].tolist() == ["2 of 2", "2 of 2"]
+
+
 def test_a_replica_counts_once():
     rows = rows_of(RESULTS / "table" / "rows.csv")
     assert not rows.duplicated(["mixer", "task", "setting", "lr", "seed"]).any()
