@@ -151,8 +151,10 @@ def summarise(history: History, replica: int, score: Score = ACCURACY) -> dict:
     error = None
     if last["diverged"]:
         error = f"the gradient was not finite in step {last['steps'] + 1}"
-    elif not math.isfinite(last["val_loss"] + last["test_loss"]):
-        error = f"the loss was not finite after step {last['steps']}"  # the last step: no gradient would have shown it
+    elif infinite := [
+        name for name in ("loss", score.name) if not math.isfinite(last[f"val_{name}"] + last[f"test_{name}"])
+    ]:
+        error = f"the {infinite[0]} was not finite after step {last['steps']}"  # no gradient after it would show it
     results = {
         "status": "diverged" if error else "finished",
         "error": error,

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
+from mixerlab.records.schema import Score
 from mixerlab.training.metrics import IGNORE_INDEX, batch_scores, class_counts, macro_accuracy, means_of, summarise
 
 REPLICAS, ROWS, LENGTH, VOCAB = 3, 6, 9, 11
@@ -89,6 +90,9 @@ def test_steps_to_a_test_accuracy_of_90_percent():
     assert summarise(history(0.2, 0.89), 0)["steps_to_90"] is None
 
 
-def test_a_loss_whose_perplexity_overflows_is_not_a_divergence():
+def test_a_loss_whose_perplexity_overflows_is_a_divergence_only_where_that_is_the_score():
     summary = summarise(history(0.25, loss=1000.0), 0)
     assert summary["status"] == "finished" and summary["official_accuracy"] == summary["clean_accuracy"] == 0.25
+    summary = summarise(history(0.25, loss=1000.0), 0, Score("perplexity", higher_is_better=False))
+    assert (summary["status"], summary["error"]) == ("diverged", "the perplexity was not finite after step 7")
+    assert summary["official_epoch"] is summary["clean_perplexity"] is None
