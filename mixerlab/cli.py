@@ -70,7 +70,7 @@ def main() -> None:
             raise
         sys.exit(f"error: {_message(error, again)}")
     finally:
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, former or signal.SIG_DFL)  # None: a library loaded before Python has set it
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import shutil
+import signal
 import socket
 import sys
 
@@ -143,3 +144,10 @@ def test_a_failed_run_is_recorded_with_its_error(tmp_path, mixer, error):
     assert record["status"] == "failed" and record["error"] == error
     assert "Traceback" in (run_folder(results, run_id) / "error.txt").read_text()
     assert run_py(*command).err.splitlines()[-1] == told  # it is tried again
+
+
+def test_a_handler_of_sigterm_that_is_not_of_python(monkeypatch):
+    """As a profiler's or MPI's, which is loaded before: Python knows no value for it."""
+    set_handler = signal.signal
+    monkeypatch.setattr(signal, "signal", lambda number, handler: [set_handler(number, handler)].clear())
+    assert run_py("report", "--help").code == 0
