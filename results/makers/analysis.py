@@ -85,7 +85,7 @@ def make(folder: Path, scratch: Path) -> None:
 
 
 def claims_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The claims of which `rows` have both sides, by task and on their mean; without tasks if there is one only."""
+    """The claims of which `rows` have both sides, of several seeds, by task and on their mean; without tasks if there is one only."""
     tasks = in_order(rows["task"], TASKS)
     lines = {}
     for text, sign, one, other in claims():

@@ -42,8 +42,7 @@ def levels_table(sides: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Attention and two Parallaxes on the levels of the last, and pairs of task and seed that learned the longest."""
     seeds = {side: best_of_seeds(rows, common.RATES).droplevel("mixer") for side, rows in sides.items()}
     texts = {side: own.groupby(PLACE).apply(common.learned_and_best) for side, own in seeds.items()}
-    table = pd.DataFrame(texts).dropna().rename_axis(["task", "level"])
-    table = in_place_order(table)
+    table = in_place_order(pd.DataFrame(texts).dropna().rename_axis(["task", "level"]))
     pairs = pd.DataFrame({side: own["learned"] > 0 for side, own in seeds.items()}).dropna()
     pairs = pairs[pairs.index.droplevel("seed").isin(LONGEST_RECALL)]
     counts, each = pairs.sum(), len(pairs)
