@@ -85,7 +85,7 @@ def make(folder: Path, scratch: Path) -> None:
 
 
 def claims_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The claims of which `rows` have both sides, of several seeds, by task and on their mean; without tasks if there is one only."""
+    """The claims whose sides have several seeds in `rows`, by task and on the mean; only that if there is one task."""
     tasks = in_order(rows["task"], TASKS)
     lines = {}
     for text, sign, one, other in claims():
