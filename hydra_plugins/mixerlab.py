@@ -38,7 +38,7 @@ class FunctionSweeper(BasicSweeper):
         for key, value in (self.params or {}).items():
             if key in (*CHOICES, "experiment") and not isinstance(value, str):
                 raise ValueError(f"hydra.sweeper.params.{key} is no string: write its choices as `{key}: a,b`")
-        sweep = Sweep(self.config, Composer(loader, self.config), lambda: _executor(self.launcher))
+        sweep = Sweep(self.config, Composer(loader, self.config), _executor(self.launcher))
         parser = OverridesParser.create(config_loader=loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
         get_method(self.run)(sweep, overrides, **self.options)

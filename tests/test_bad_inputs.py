@@ -32,6 +32,7 @@ REFUSED = {
     "mixer.num_head=4": ("mixer.num_head;", "did you mean mixer.num_heads?"),
     "mixer.half_life=2": ("mixer.half_life", "once its yaml has it"),
     "-m mixer=attn,gdn mixer.expand_w=1": ("mixer.expand_w;", "did you mean mixer.expand_v?"),
+    "-m hydra/launcher=processes hydra.launcher.n_jobs=0": ("hydra.launcher.n_jobs=0", "a whole number of at least 1"),
     "-m hydra.launcher.n_jobs=2": ("hydra.launcher.n_jobs;", "hydra/launcher=processes"),
     "mixer=attn,gdn": ("mixer=attn,gdn", "-m"),
     "-m optimizer.lr=[1e-3, 5e-4]": ("optimizer.lr=[1e-3,", "Quote the whole setting"),

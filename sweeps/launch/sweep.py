@@ -4,7 +4,7 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,13 @@ POLL_SECONDS = 2.0
 
 
 class Sweep:
-    """Trains cells and reports on them; `close` ends what still trains. The first cell makes the executor."""
+    """Trains cells and reports on them; `close` ends what still trains."""
 
-    def __init__(self, config: DictConfig, composer: Composer, make_executor: Callable[[], Executor]):
-        self.config, self.composer, self.make_executor = config, composer, make_executor
-        self.executor: Executor | None = None
+    def __init__(self, config: DictConfig, composer: Composer, executor: Executor):
+        self.config, self.composer, self.executor = config, composer, executor
 
     def close(self) -> None:
-        if self.executor is not None:
-            self.executor.stop()
-            self.executor = None
+        self.executor.stop()
 
     def train(self, cells: Sequence[Cell], progress: SweepProgress | None = None) -> dict[Cell, str]:
         """Trains these cells, the first one first, and gives the errors of those that failed.
@@ -40,9 +37,7 @@ class Sweep:
         What another sweep trains is waited for, and taken over should that sweep die. What the executor loses is tried
         once more.
         """
-        if not cells:
-            return {}
-        executor = self.executor = self.executor or self.make_executor()
+        executor = self.executor
         queue, running, lost = list(cells), set[Cell](), set[Cell]()
         failed: dict[Cell, str] = {}
         waits_since = math.inf

@@ -47,7 +47,7 @@ def make(tmp_path, monkeypatch):
     def make(executor, wait=None):
         folders = [tmp_path / "runs" / name for name in "abcd"]
         cells = [FakeCell(folder=folder, run_id=folder.name) for folder in folders]
-        return Sweep(SimpleNamespace(wait=wait), None, lambda: executor), cells
+        return Sweep(SimpleNamespace(wait=wait), None, executor), cells
 
     return make
 
