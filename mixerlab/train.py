@@ -117,7 +117,7 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
 def run(cfg: DictConfig) -> Record | None:
     """Trains what `cfg` describes, and returns its record; a finished run is only read.
 
-    None if another process is training this run.
+    None if another process still trains this run after `PATIENCE`.
 
     Raises:
         ValueError: a value in the config that no run can have, in which case nothing is written; a results folder

@@ -149,5 +149,9 @@ def test_a_failed_run_is_recorded_with_its_error(tmp_path, mixer, error):
 def test_a_handler_of_sigterm_that_is_not_of_python(monkeypatch):
     """As a profiler's or MPI's, which is loaded before: Python knows no value for it."""
     set_handler = signal.signal
-    monkeypatch.setattr(signal, "signal", lambda number, handler: [set_handler(number, handler)].clear())
+
+    def set_and_tell_none(number, handler):
+        set_handler(number, handler)
+
+    monkeypatch.setattr(signal, "signal", set_and_tell_none)
     assert run_py("report", "--help").code == 0

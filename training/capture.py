@@ -58,7 +58,7 @@ def graph_key(
 
 @contextmanager
 def _capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
-    """What the device is given inside becomes `graph`."""
+    """Captures what is launched within the block, as `graph`."""
     collected = gc.isenabled()
     gc.disable()  # a forgotten graph that is destroyed meanwhile makes the capture invalid (PyTorch's 161037)
     try:

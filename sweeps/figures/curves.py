@@ -134,4 +134,4 @@ def run_curves(folder: Path) -> Figure:
                 limit(panel, score)
         title = setting_title(f"{config['mixer']['name']} on {config['task']['name']}", config["task"]["setting"])
         told = SEEDS if len(record.rows) > len(rates) else ""
-        return sheet.finish(title, told, handles, height=1.45)  # at 1.5 rounding decides on a tick more or less
+        return sheet.finish(title, told, handles, height=1.45)  # at 1.5 some ranges of the loss cut off its label

@@ -89,8 +89,8 @@ def test_triton_is_the_recurrence(device, shape):
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", MORE_SHAPES, ids=str)
 def test_triton_is_the_recurrence_at_size(device, shape):
-    """A state that hardly decays adds up the rounding of 500 exponentials: the gradient of A is 5.5e-6 off."""
-    check_triton(shape, torch.float32, 1e-5, device)
+    # A state that hardly decays adds up the rounding of 500 exponentials: the gradient of A is 5.5e-6 off.
+    check_triton(shape, torch.float32, 1e-5 if shape[1] == 500 else 5e-6, device)
 
 
 @pytest.mark.gpu
