@@ -88,7 +88,7 @@ def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path, c
 
 def test_the_folder_of_a_report_is_refused_and_its_rows_are_named(results):
     reports.main([str(results)])
-    with pytest.raises(ValueError, match=rf"^{results / 'report'} has no runs/: .* rows\.csv"):
+    with pytest.raises(ValueError, match=rf"^{results / 'report'} is no .* runs/: .* rows\.csv"):
         reports.main([str(results / "report")])
 
 
