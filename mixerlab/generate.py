@@ -4,6 +4,7 @@ With --prompt it continues a text, after task=text.
 """
 
 import argparse
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -140,19 +141,18 @@ def continue_text(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="mixerlab generate", description=__doc__)
-    parser.add_argument("run", metavar="RUN", help="results/runs/<run_id>, of a run that kept its weights")
+    parser = argparse.ArgumentParser(prog="mixerlab generate", description=__doc__, argument_default=argparse.SUPPRESS)
+    parser.add_argument("run_folder", metavar="RUN", help="results/runs/<run_id>, of a run that kept its weights")
     parser.add_argument("--bf16", action="store_true", help="scores under bfloat16 autocast instead of in float32")
     parser.add_argument("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")
     parser.add_argument("--prompt", help="a text to continue, in place of the scores")
-    parser.add_argument("--tokens", type=int, default=256, help="by so many tokens (default: 256)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the softmax (default: 1; 0: the likeliest)")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
-    args = parser.parse_args(arguments)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if args.prompt is not None:
-        drawn = args.tokens, args.temperature, args.seed
-        print(continue_text(args.run, args.prompt, *drawn, device=device, config_dir=args.config_dir))
-        return
-    scores = generate(args.run, bf16=args.bf16, device=device, config_dir=args.config_dir)
-    print("  ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+    parser.add_argument("--tokens", type=int, help="by so many tokens (default: 256)")
+    parser.add_argument("--temperature", type=float, help="of the softmax (default: 1; 0: the likeliest)")
+    parser.add_argument("--seed", type=int, help="of what is drawn (default: 0)")
+    args = vars(parser.parse_args(arguments))
+    args["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    function = continue_text if "prompt" in args else generate
+    if unused := [key for key in args if key not in inspect.signature(function).parameters]:
+        raise ValueError(f"--{unused[0]} works only {'without' if 'prompt' in args else 'with'} --prompt")
+    made = function(**args)
+    print(made if isinstance(made, str) else "  ".join(f"{name} {value:.4f}" for name, value in made.items()))

@@ -105,7 +105,7 @@ def canonical_value(value: Any, key: str) -> Any:
 
 def replicas_of(config: Mapping[str, Any]) -> list[tuple[float, int]]:
     """The (learning rate, seed) of each replica, in the order of a record's rows."""
-    rates, seeds = as_list(config["optimizer"]["lr"]), as_list(config["seed"])
+    rates, seeds = as_list(config["optimizer"].get("lr")), as_list(config["seed"])
     for lr in rates:
         if type(lr) not in (int, float) or not 1e-30 <= lr <= 1e30:  # float32 overflows, and so do axes of figures
             raise ValueError(f"optimizer.lr={lr!r} must be a number in [1e-30, 1e+30], or a list of such")

@@ -55,7 +55,8 @@ UNFIT = {
     # Keys that no class takes, or that are not there.
     "+mixer.nope=1": ("mixer.nope=1", "Attention takes: num_heads"),
     "+nope=1": ("nope=1", "results_dir"),
-    "~model": ("model is missing", "leave ~model away"),
+    "~model": ("model is missing", "unless ~model"),
+    "~optimizer.lr": ("optimizer.lr=None", "a list of such"),
     # Values: a string that counts as true, a fraction of an epoch, a number that is none.
     "mixer.qk_norm=no": ("mixer.qk_norm='no'", "true or false"),
     "force=off": ("force='off'", "true or false", "'changed'"),

@@ -42,6 +42,15 @@ def test_an_auto_encoder_is_refused(tmp_path):
         main([str(folder)])
 
 
+def test_an_option_without_effect_is_refused():
+    for options, told in (
+        (["--seed", "0"], "--seed works only with"),
+        (["--prompt", "a", "--bf16"], "--bf16 .* without"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            main(["results/runs/none", *options])
+
+
 def plain(model, rows):
     states, logits = model.init_state(*rows.shape), []
     for tokens in rows.split(1, dim=1):

@@ -32,7 +32,7 @@ class KeptWeights(nn.Module):
 
     epoch: Tensor  # int64 [R]; -1: none yet
     lowest: Tensor  # float32 [R]: the criterion at that epoch
-    open: Tensor  # bool [R]: the replica's next epoch counts
+    open: Tensor  # bool [R]: the replica's next epoch counts; of one that has stopped, buffers change and scores too
     left: Tensor  # int64 [r]: `numbers`
 
     def __init__(self, learned: Sequence[Tensor]):

@@ -93,7 +93,7 @@ def check_arguments(
     for key, parameter in taken.items():
         is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_one and parameter.default is parameter.empty and key not in args:
-            fix = f"add `{key}: <value>` to {yaml}, or leave ~{prefix}{key} away"
+            fix = f"add `{key}: <value>` to {yaml}, unless ~{prefix}{key} took it out"
             raise ValueError(f"{prefix}{key} is missing ({function.__name__} takes it): {fix}")
 
 

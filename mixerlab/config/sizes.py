@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 def match_params(cfg: DictConfig, hydra_config: HydraConf) -> None:
     """Sets `model.d_ff` of a composed config."""
     model, own = (cast(dict[str, Any], OmegaConf.to_container(cfg[key], resolve=True)) for key in ("model", "mixer"))
-    check_arguments("model", ModelConfig, model, yaml="the yamls in conf/")
+    check_arguments("model", ModelConfig, model)
     name = model["match_params"]
     if model.get("d_ff") is not None:
         raise ValueError(f"model.match_params={name} sets model.d_ff, and model.d_ff={model['d_ff']} is set as well")

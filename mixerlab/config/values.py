@@ -134,7 +134,7 @@ def _check(config: dict[str, Any], task: Task) -> None:
     for group in ("optimizer", "schedule"):
         check_component(group, config[group])
     for group, keys in (("trainer", TrainerConfig), ("model", ModelConfig)):
-        check_arguments(group, keys, config[group], yaml="the yamls in conf/")
+        check_arguments(group, keys, config[group])
         keys(**config[group])
     if is_hybrid(config["mixer"]):
         check_keys(config["mixer"], config["model"]["n_layers"])
@@ -187,10 +187,7 @@ def check_component(prefix: str, part: dict[str, Any]) -> None:
         raise ValueError(f"{name}: {component.__name__} is an optimizer of one model's parameters: {trains}")
     if group == "mixer":
         supplied = (*supplied, *asked_for(part["_target_"], part))
-    own = ("name", "_target_", *(("lr",) if group == "optimizer" else ()))
-    if missing := [key for key in own if key not in part]:
-        key = f"{prefix}.{missing[0]}"
-        raise ValueError(f"{key} is missing: add it to the yaml of {name}, or leave ~{key} away")
+    own = ("name", "_target_", *(("lr",) if group == "optimizer" else ()))  # `replicas_of` checks lr
     args = {key: value for key, value in part.items() if key not in own}
     check_arguments(prefix, component, args, supplied, f"the yaml of {name}")
     part |= defaults_of(component, (*part, *supplied))

@@ -52,7 +52,7 @@ def collect(
     for one in (source, *more):
         with unpacked(one) as results:
             if configs is None and not Path(results, "runs").is_dir():
-                raise ValueError(f"{one} is no archive and no results folder: name the folder that holds runs/")
+                raise ValueError(f"{one} is no archive and no folder with runs/: name one or, for tables, a rows.csv")
             for folder in sorted(Path(results).glob("runs/*/")):
                 if (configs is None or folder.name in configs) and not _is_finished(runs.get(folder.name, [])):
                     own = _read(folder)

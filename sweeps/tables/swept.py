@@ -55,8 +55,8 @@ def values_of(frame: pd.DataFrame, key: str) -> pd.Series:
     name = NAMES.get(key, key)
     if name not in frame:
         known = [*NAMES, *LABELS, *(name for name in frame if name.partition(".")[0] in GROUPS and "." in name)]
-        near = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or sorted(known)
-        raise ValueError(f"no record has the key {key}: there are {', '.join(near)}")
+        near = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or [*_PLACES, *swept_keys(frame)]
+        raise ValueError(f"no record has the key {key}: name one such as {', '.join(near)}")
     values = frame[name].map(as_yaml)
     return values.replace("null", "false") if values.isin(["true", "false"]).any() else values
 

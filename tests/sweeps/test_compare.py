@@ -155,6 +155,13 @@ def test_the_command(results, published, capsys):
     assert {"- one: One.", "- other: Other. Checked: by eye.", left_out} <= set(lines)
 
 
+def test_a_published_table_is_counted_beside_ours_only(results, published, tmp_path):
+    tables = read_published(published)
+    for where, counted in (("attn", True), ("gdn", False)):  # of which a single table has a number
+        text = compare.compare([results], tmp_path / "out", tables, where=[f"mixer={where}"])
+        assert ("outside their range" in text) == counted
+
+
 def test_runs_on_other_data_have_lines_of_their_own(published, tmp_path):
     for data_seed, accuracy in enumerate((0.8, 0.6)):
         fakes.add_run(tmp_path, [accuracy], lr=[1e-3], task="icr_challenge", setting="256-512", data_seed=data_seed)

@@ -86,6 +86,12 @@ def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path, c
     assert rows.read_bytes() == content and str(rows.parent / "report") in reported(capsys, rows)
 
 
+def test_the_folder_of_a_report_is_refused_and_its_rows_are_named(results):
+    reports.main([str(results)])
+    with pytest.raises(ValueError, match=rf"^{results / 'report'} is no .* runs/: .* rows\.csv"):
+        reports.main([str(results / "report")])
+
+
 def test_options_choose_what_is_shown(results, capsys):
     fakes.add_run(results, [0.3, 0.4, 0.5], mixer="gdn", task="mem")
     fakes.add_run(results, [0.3, 0.95, 0.5], mixer="gdn", changed={"model.d_model": 64})

@@ -43,6 +43,14 @@ def test_kept_weights_have_the_statistics_of_their_replica(tmp_path):
     assert (first - second).abs().max() > 1e-3
 
 
+def test_kept_weights_are_of_an_epoch_before_the_replica_stopped(tmp_path):
+    """Its statistics change as long as others train, and with them what it scores."""
+    options = {"build": model_with(Normed), "epochs": 8, "stop_above": 0.1}
+    kept = fit([(1e-2, 0), (1e-4, 1), (1e-2, 2)], tmp_path, **options, keep_weights="both")
+    assert {results["steps"] < 40 for results in kept.replicas} == {True, False}
+    assert all(weights.keys() == {"official", "clean"} for weights in kept.weights)
+
+
 def test_a_loop_continues_with_its_random_numbers_and_buffers(tmp_path):
     """With a replica that leaves: it diverges in the first epoch, and is gone from the third one on."""
     replicas = [(1e30, 3), (1e-2, 0), (1e-3, 5)]
