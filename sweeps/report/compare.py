@@ -165,7 +165,7 @@ def distances(means: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
 def outside(means: pd.DataFrame, numbers: pd.DataFrame) -> list[str]:
     """How many of ours, and of the first published table, are outside the range of the others: the figure's band."""
     first, *others = numbers
-    found: list[str] = []
+    found = []
     for label, own, beside in (
         *((label, own, published.of_mixers(numbers, means.index)) for label, own in means.items()),
         (first, numbers[first], numbers),
@@ -174,10 +174,11 @@ def outside(means: pd.DataFrame, numbers: pd.DataFrame) -> list[str]:
         in_band = own.notna() & (ends["count"] > 1)
         # Rounded: 0.55 - 0.5 is more than 0.05 in its last bit.
         far = np.maximum(ends["low"] - own, own - ends["high"]).round(12) > OUTSIDE
-        if in_band.any() and (found or beside is not numbers):  # the published one counts only beside ours
+        if in_band.any():
             found.append(f"{label} {(far & in_band).sum()} of {in_band.sum()}")
     text = f"Where two or more of the tables but {first} have a number, further than {OUTSIDE} outside their range: "
-    return [escape_markdown(text + f"{', '.join(found)}.")] if found else []
+    # The published one counts only beside ours.
+    return [escape_markdown(text + f"{', '.join(found)}.")] if len(found) > 1 else []
 
 
 def _chosen(names: Sequence[str], known: dict[str, Published]) -> dict[str, Published]:
