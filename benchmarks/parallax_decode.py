@@ -9,7 +9,8 @@ caches in turn, together larger than the L2 cache). `read_us` is the time to rea
 rate. The error is the largest relative Frobenius error of the first and the last sequence against float64.
 `first_call_s` compiles, and tunes: minutes with Helion, whose shapes are to be named.
 
-`--draw` only draws `heat_map.png` from the folder's `table.csv`, as the Parallax paper does (figure `speedup-heatmap`).
+`--draw` only draws `heat_map.png` from the folder's `table.csv`, as the Parallax paper does in its I/O-matched setting
+(figure `speedup-heatmap`), there beside the better of FlashAttention 2 and 3.
 """
 
 import argparse

@@ -27,8 +27,8 @@ class GatedDeltaNet(ProjectedMixer):
     RMS-normalised and multiplied by `silu(W_g x)`.
 
     The affine form adds an intercept, `o_t = mean(v) + S_t (q_t - mean(k))`, and writes `v_t - mean(v)` at `k_t -
-    mean(k)`, means over all positions up to t. Parallax (section Implications for other attention mechanisms) leaves it
-    to analogy. The unit norm is then that of what is centred, because longer keys would let the state grow.
+    mean(k)`, means over all positions up to t. Parallax (paragraph Implications for other attention mechanisms) leaves
+    it to analogy. The unit norm is then that of what is centred, because longer keys would let the state grow.
 
     Args:
         d_model: width.

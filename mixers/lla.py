@@ -1,4 +1,4 @@
-"""Local linear attention (Zuo et al. 2025; Parallax, section Local Linear Attention), solved exactly."""
+"""Local linear attention (Zuo et al. 2025, arXiv 2510.01450; Parallax, section Local Linear Attention)."""
 
 import torch
 from torch import Tensor, nn

@@ -23,18 +23,19 @@ class Parallax(ProjectedMixer):
         d_model: width.
         num_heads: heads of the queries and probes.
         rope_base: base of the rotary frequencies.
-        rope_on_rho: rotate rho as well, as the authors' code does.
+        rope_on_rho: rotate rho as well, as the paper's models do but for an ablation.
         qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with the epsilon of the other norms, 1e-5.
         zero_init_rho: start `W_R` at zero, which is softmax attention. By default it starts like `W_Q`, as in the
-            authors' code (results/arms). While rho is zero, its norm multiplies the gradient by 316 (1 / sqrt(1e-5)),
-            and after one step the norm gives rho its full length: trained attention then loses much at once
-            (results/text).
+            paper's figure of weight norms. While rho is zero, its norm multiplies the gradient by 316
+            (1 / sqrt(1e-5)), and after one step the norm gives rho its full length: trained attention then loses much
+            at once (results/text).
         bias: biases on the five projections, zero at the start.
         num_kv_heads: heads of keys and values, each read by `num_heads / num_kv_heads` heads of queries; as many by
             default.
         head_dim: size of a head, even; d_model / num_heads by default.
         window: a position sees itself and the `window - 1` before it; by default all before it.
-        rho_gate: `rho = sigmoid(w_g x) W_R x`, a `w_g` for each head (section Gating behavior), behind the norm of rho.
+        rho_gate: `rho = sigmoid(w_g x) W_R x` (paragraph Gating behavior), here with a `w_g` for each head, and behind
+            the norm of rho.
         backend: `auto`, `reference` (PyTorch) or `triton`.
 
     Raises:

@@ -11,7 +11,7 @@ def visible_keys(seq_len: int, window: int | None, device: torch.device) -> Tens
 
 
 def parallax_reference(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
-    """The masked-softmax form of Parallax attention (Parallax paper, equation `parallax_expand`).
+    """The masked-softmax form of Parallax attention (Parallax paper, equation `bwd_reweighted`).
 
     With p the softmax of `scale q·k` over the visible keys, t = ρ·k and t̄ its mean under p:
     `o = Σ p (1 + t̄ - t) v`. Scores are computed in float32, or float64 for float64 inputs.

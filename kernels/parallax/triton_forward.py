@@ -1,8 +1,8 @@
 """The forward kernel: one pass over K and V per block of queries (Parallax paper, algorithm 1).
 
-The paper accumulates Σ p t v beside Σ p v and subtracts t̄ Σ p v at the end. With probes of norm 40, as trained layers
-have, or with sharp logits, that difference loses all its digits in bfloat16. So t is centred on its running mean before
-it is rounded, and the sum is corrected whenever the mean changes (Welford's method):
+The paper accumulates Σ p t v beside Σ p v and subtracts t̄ Σ p v at the end. With long probes or sharp logits that
+difference loses all its digits in bfloat16. So t is centred on its running mean before it is rounded, and the sum is
+corrected whenever the mean changes (Welford's method):
 
     t̄' = (α d t̄ + Σ_block p t) / d'        Σ' = α (Σ - (t̄' - t̄) Σ p v) + Σ_block p (t - t̄') v
 """

@@ -111,6 +111,6 @@ def circuit(left: Tensor, right: Tensor) -> Tensor:
     """`left^T right` of each head, from weights `[H, D, d_model]`: `[H, d_model, d_model]`.
 
     `q_i k_j = x_i W_QK x_j` is of W_Q and W_K, W_RK of W_R and W_K, and `W_OV = W_O W_V` of W_O^T and W_V (paragraph
-    Spectral structure of weights).
+    Spectral structure of weights, whose `W_Q W_K^T` and `W_R W_K^T` are of weights that stand on the right, `x W_Q`).
     """
     return left.mT @ right

@@ -102,7 +102,7 @@ def test_views_of_one_projection(behind, dtype, device):
 @every_dtype
 @pytest.mark.parametrize("length", [70, pytest.param(200, marks=gpu)])
 def test_large_probe(length, dtype, device):
-    """Trained layers have probes of norm 40 (Parallax paper, analysis)."""
+    """Some five times as long as those of trained layers, whose norm is about sqrt(D) (results/text)."""
     tensors = draw(length, 64, batch=1, dtype=FP32, device=device)
     tensors[1] *= 40 / tensors[1].norm(dim=-1, keepdim=True)
     assert_close([x.to(dtype) for x in tensors], TOLERANCE[dtype])
