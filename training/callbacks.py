@@ -178,9 +178,10 @@ class Cost(L.Callback):
             return 0
         return self._tokens(module) - self.tokens_before
 
-    def peak_memory(self, module: PopulationTraining) -> int | None:
-        """The most bytes that tensors of this training took on a GPU; None on a CPU, or with graphs of another run."""
-        if self.device.type != "cuda" or module.reuses_graphs:
+    @property
+    def peak_memory(self) -> int | None:
+        """The most bytes that tensors of this training took on a GPU; None on a CPU."""
+        if self.device.type != "cuda":
             return None
         return torch.cuda.max_memory_allocated(self.device) - self.allocated_before
 
