@@ -96,7 +96,6 @@ class PopulationData(L.LightningDataModule):
         steps_per_pass: over the training rows, each of which it takes once.
         steps_per_epoch: from one evaluation to the next, in the last epoch perhaps fewer.
         total_steps, epochs: of the whole training.
-        steps_of_evaluation: batches that are scored at the end of each epoch.
         together: the splits whose rows have the length of training rows: all, or all but test.
 
     Raises:
@@ -127,7 +126,6 @@ class PopulationData(L.LightningDataModule):
         self.total_steps = steps_of(trained_rows or epochs * num_rows, num_rows, self.batch_size)
         self.steps_per_epoch = min(eval_every or self.steps_per_pass, self.total_steps)
         self.epochs = -(-self.total_steps // self.steps_per_epoch)
-        self.steps_of_evaluation = sum(self._steps(len(splits[split][0])) for split in EVALUATED)
 
     def _steps(self, rows: int) -> int:
         return -(-rows // self.batch_size)

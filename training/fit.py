@@ -27,7 +27,7 @@ from mixerlab.training.callbacks import (
     CheckpointFiles,
     Cost,
     EpochNote,
-    EpochProgress,
+    Progress,
     Replicas,
     ResumePoint,
     checkpoint_name,
@@ -147,8 +147,7 @@ class Training:
         earlier_notes = [] if resumes else self._notes_of_others(checkpoint)
         # A half that is done must not train again because the other one is interrupted.
         resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half)
-        progress = EpochProgress(replicas, "evaluation" if config.eval_every else "epoch")
-        trainer = self._trainer(data.epochs, resume_point, progress)
+        trainer = self._trainer(data.epochs, resume_point, Progress(replicas, data))
         device = trainer.strategy.root_device
         trainer.callbacks.append(cost := Cost(data, device))  # type: ignore[attr-defined]
 
@@ -156,6 +155,8 @@ class Training:
         tokens, scored = data.first_rows(rows_at_once, device)
         decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=config.bf16)
         log.info(decision.why or "replicas compute side by side, under vmap")
+        if data.epochs == 1:
+            log.info("scores and a checkpoint come at the end only: trainer.eval_every=STEPS makes more")
         if decision.unused is not None:
             log.warning("%s: %s", self.folder, decision.unused)
 
@@ -212,7 +213,7 @@ class Training:
             log.warning("%s: %s", self.folder, note)
         return notes
 
-    def _trainer(self, epochs: int, resume_point: ResumePoint, progress: EpochProgress) -> L.Trainer:
+    def _trainer(self, epochs: int, resume_point: ResumePoint, progress: Progress) -> L.Trainer:
         config = self.config
         return _PlainTrainer(
             accelerator=config.device_type,
@@ -226,7 +227,7 @@ class Training:
             log_every_n_steps=1,  # its epochs have one step
             default_root_dir=os.devnull,  # no folder: it finds nothing there and leaves nothing
             enable_checkpointing=False,  # ResumePoint keeps the one that is needed
-            enable_progress_bar=False,  # Lightning's starts anew every epoch; EpochProgress spans the run
+            enable_progress_bar=False,  # Lightning's starts anew every epoch; Progress spans the run
             enable_model_summary=False,
             num_sanity_val_steps=0,
         )
