@@ -37,7 +37,7 @@ from mixerlab.tasks.base import Task
 from mixerlab.tasks.generated import Arrays
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.trainer_config import TrainerConfig, claim_gpu
-from mixerlab.training.weights import pack, put_in, tensors_of
+from mixerlab.training.weights import pack, start_from
 
 if TYPE_CHECKING:
     from mixerlab.training.fit import RunResult
@@ -93,9 +93,7 @@ class _Run:
         """One replica's, with its initial values."""
         model = self.parts.build_model(self.task)
         if self.start is not None:
-            own, named = tensors_of(model), self.start.named_parameters(remove_duplicate=False)
-            untied = {name: tensor for name, tensor in named if name in own}  # what it shares under one name
-            put_in(model, tensors_of(self.start) | untied, may_lack=True)
+            start_from(model, self.start)
         return model
 
     @cached_property
