@@ -15,12 +15,14 @@ from mixerlab.config.building import Parts
 from mixerlab.config.compose import compose
 from mixerlab.config.project import ConfigDir, use_folders, use_noted_folders
 from mixerlab.config.values import checked
+from mixerlab.loading import load
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.identity import replicas_of
 from mixerlab.records.provenance import COMMAND, shell_command
 from mixerlab.records.schema import Record
 from mixerlab.records.text import one_line
 from mixerlab.training.population import seeded
+from mixerlab.training.weights import start_from
 
 
 def run(*overrides: str, config_dir: ConfigDir = None, config: DictConfig | None = None) -> Record | None:
@@ -70,7 +72,7 @@ def check(mixer: Callable[..., SequenceMixer], d_model: int = WIDTH, **arguments
 
 
 def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir: ConfigDir = None) -> nn.Module:
-    """The untrained model of a run with these overrides and its first seed, on the CPU, in float32.
+    """The model with which a run of these overrides and its first seed begins, on the CPU, in float32.
 
     It maps token ids, int64 `[B, T]`, to logits, float32 `[B, T, V]`.
 
@@ -79,9 +81,10 @@ def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir:
         mixer: of which each layer gets a copy, in place of that of the config; its width is `model.d_model`.
 
     Raises:
-        ValueError: as `compose`, or a value in the config that no run can have.
+        ValueError: as `compose`, or a value in the config that no run can have, such as a start that does not fit.
     """
-    task, config, _ = checked(compose(*overrides, config_dir=config_dir))
+    cfg = compose(*overrides, config_dir=config_dir)
+    task, config, _ = checked(cfg)
     _, seed = replicas_of(config)[0]
     parts = Parts.of(config)
     if mixer is not None:
@@ -90,4 +93,7 @@ def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir:
             raise ValueError(f"mixer={given} is no SequenceMixer: give one that is built, as MovingAverage(128)")
         parts = replace(parts, mixers=[("mixer", lambda **at: deepcopy(mixer))])
     with seeded(seed):
-        return parts.build_model(task)
+        model = parts.build_model(task)
+    if cfg.model.start_from is not None:
+        start_from(model, load(cfg.model.start_from).model)
+    return model

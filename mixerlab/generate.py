@@ -18,7 +18,7 @@ from mixerlab.loading import check_files, load, splits_of
 from mixerlab.mixers.cache import State
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.tasks.text import Text
-from mixerlab.training.capture import Graphs, Step
+from mixerlab.training.capture import Step, captured
 from mixerlab.training.metrics import batch_scores, means_of, with_score
 
 
@@ -61,7 +61,7 @@ class TokenReader:
         in_place = [*map(id, before)] == [*map(id, _tensors(self.states))]
         self.restart()
         if in_place:
-            self.step, refusal = Graphs(None, _tensors(self.states), [], None).step(self._step, tokens)
+            self.step, refusal = captured(self._step, _tensors(self.states), tokens)
             self.is_captured = refusal is None
 
 

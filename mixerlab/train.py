@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from hydra.utils import get_class
 from lightning_utilities.core.rank_zero import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
@@ -36,11 +35,9 @@ from mixerlab.records.schema import Record, changed_code, failed_record, labels_
 from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.generated import Arrays
-from mixerlab.training.capture import graph_key
 from mixerlab.training.metrics import CHOSEN_ON
-from mixerlab.training.optimizers import in_tensors
 from mixerlab.training.trainer_config import TrainerConfig, claim_gpu
-from mixerlab.training.weights import pack, put_in, tensors_of
+from mixerlab.training.weights import pack, start_from
 
 if TYPE_CHECKING:
     from mixerlab.training.fit import RunResult
@@ -96,9 +93,7 @@ class _Run:
         """One replica's, with its initial values."""
         model = self.parts.build_model(self.task)
         if self.start is not None:
-            own, named = tensors_of(model), self.start.named_parameters(remove_duplicate=False)
-            untied = {name: tensor for name, tensor in named if name in own}  # what it shares under one name
-            put_in(model, tensors_of(self.start) | untied, may_lack=True)
+            start_from(model, self.start)
         return model
 
     @cached_property
@@ -271,10 +266,7 @@ def _measure(
         score_from=task.score_from,
         check=check,
     )
-    sizes = task.vocab_size, task.input_length, task.autoencode
-    read = in_tensors(get_class(config["optimizer"]["_target_"]))
-    key = graph_key(config, this.code, sizes, task.trained_rows or len(splits["train"][0]), read)
-    result = training.train(replicas_of(config), key)
+    result = training.train(replicas_of(config))
     replicas = zip(labels_of_replicas(config), result.replicas, strict=True)
     rows = [labels | counts | measured for labels, measured in replicas]
     on_cpu = result.device.type == "cpu"

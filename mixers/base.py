@@ -38,8 +38,7 @@ class SequenceMixer(nn.Module):
 
     A mixer is written for one model. Training runs replicas of it side by side with `torch.func.vmap`, or one after
     another if `vmap` refuses the mixer, which is slower (`mixers/README.md`). `forward` must not write in place into a
-    parameter. Register every tensor that it keeps as a parameter or buffer. (A run may reuse the CUDA graph of an
-    earlier run, which would read an unregistered tensor at its old address.) Under bf16 autocast, keep what needs range
+    parameter. Register every tensor that it keeps as a parameter or buffer. Under bf16 autocast, keep what needs range
     in float32 yourself.
 
     Parameters are float32 and trained: weights of `nn.Linear` as matrices (Muon), parameters of two or more axes as

@@ -33,7 +33,7 @@ _UNKNOWN: dict[str, Any] = {
     "resumed_after_s": 0,
     "training_s": None,  # of them, and of this process, the seconds of training and of scoring each epoch
     "tokens_per_s": None,  # that all replicas together trained on in this process, in those seconds of it
-    "peak_memory_mb": None,  # that tensors took on the GPU; None on a CPU, and where other runs shared graphs
+    "peak_memory_mb": None,  # that tensors took on the GPU; None on a CPU
 }
 
 

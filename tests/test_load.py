@@ -129,6 +129,8 @@ def test_a_run_starts_from_the_weights_of_another(run):
     attention, started = mixerlab.load(run), mixerlab.load(run.with_name(record.run_id), epochs=0)
     tokens = torch.arange(16).remainder(8).expand(2, -1)
     torch.testing.assert_close(started.model(tokens), attention.model(tokens))
+    built = mixerlab.build_model(*parallax, f"model.start_from={run}")
+    assert torch.equal(built(tokens), started.model(tokens))
     assert not started.model.blocks[0].mixer.r_proj.weight.any()
     assert record.run_id != mixerlab.run(*parallax).run_id
 

@@ -16,14 +16,12 @@ from tqdm import tqdm
 
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.claims import note_epochs
-from mixerlab.records.text import Lines, counted, duration, is_terminal
+from mixerlab.records.text import Lines, duration, is_terminal
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.lit_module import PopulationTraining
 from mixerlab.training.trainer_config import TrainerConfig
 
 log = logging.getLogger(__name__)
-
-SECONDS_UNTIL_COST = 10.0
 
 Replicas = Sequence[tuple[float, int]]  # learning rate and seed of each
 
@@ -122,104 +120,89 @@ class EpochNote(L.Callback):
 
 
 class Cost(L.Callback):
-    """Says, once steps have been made for some seconds, how long the rest will take; measures what training takes.
+    """Measures what training takes.
 
     Args:
         data: that it trains on.
         device: that trains; nothing of this training is on it yet.
 
     Attributes:
-        seconds: of this process from start to end of training, scoring included.
+        seconds: of this process from start to end of training, scoring included; 0 if there was no epoch left.
     """
 
     def __init__(self, data: PopulationData, device: torch.device):
         self.data, self.device = data, device
-        self.seconds, self.tokens_before, self.groups, self.is_told = 0.0, 0, 0, False
+        self.seconds, self.tokens_before = 0.0, 0
         self.allocated_before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PopulationTraining)
-        self.began = self.since = time.monotonic()
-        self.before = self._work(trainer.current_epoch, 0)
-        self.tokens_before = self._tokens(module)
+        self.began, self.tokens_before = time.monotonic(), self._tokens(module)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        now, self.groups, is_cpu = time.monotonic(), self.groups + 1, self.device.type == "cpu"
-        steps = min((batch_idx + 1) * self.data.steps_per_group, self.data.steps_per_epoch)
-        done = self._work(trainer.current_epoch, steps)
-        if self.groups == 1 and not is_cpu:  # what is compiled and captured is by now
-            self.since, self.before = now, done
-        elif not self.is_told and done > self.before and now - self.since >= SECONDS_UNTIL_COST:
-            self.is_told = True
-            left = (now - self.since) / (done - self.before) * (self._work(self.data.epochs, 0) - done)
-            where = counted(torch.get_num_threads(), "core") if is_cpu else torch.cuda.get_device_name(self.device)
-            log.info("about %s left on %s, unless all replicas stop before", duration(left), where)
-            if self.data.epochs == 1:
-                log.info("scores and a checkpoint come at the end only: trainer.eval_every=STEPS makes more")
-
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.seconds = time.monotonic() - self.began
-
-    def _work(self, epochs: int, steps: int) -> float:
-        """Of so many epochs and then so many steps, in steps; a batch that is scored is a third, without backward."""
-        trained = min(epochs * self.data.steps_per_epoch + steps, self.data.total_steps)
-        return trained + epochs * self.data.steps_of_evaluation / 3
 
     def _tokens(self, module: PopulationTraining) -> int:
         return sum(map(self.data.tokens_of, module.history[-1]["steps"])) if module.history else 0
 
     def trained(self, module: PopulationTraining) -> int:
         """The tokens that this process has trained on, all replicas together."""
-        if not self.groups:  # it went on behind the last epoch, and Lightning has started no training
-            return 0
-        return self._tokens(module) - self.tokens_before
+        return self._tokens(module) - self.tokens_before if self.seconds else 0
 
-    def peak_memory(self, module: PopulationTraining) -> int | None:
-        """The most bytes that tensors of this training took on a GPU; None on a CPU, or with graphs of another run."""
-        if self.device.type != "cuda" or module.reuses_graphs:
+    @property
+    def peak_memory(self) -> int | None:
+        """The most bytes that tensors of this training took on a GPU; None on a CPU."""
+        if self.device.type != "cuda":
             return None
         return torch.cuda.max_memory_allocated(self.device) - self.allocated_before
 
 
-class EpochProgress(L.Callback):
-    """One bar over all epochs, with the time left and the scores that the replicas have reached.
+class Progress(L.Callback):
+    """One bar over all steps, with the time left and the scores that the replicas have reached.
 
     In a file or a pipe it is a line with these now and then. A line before them says which score is whose.
 
     Args:
         replicas: learning rate and seed of each.
-        unit: what Lightning's epochs are, `epoch` or `evaluation`.
+        data: that they train on.
     """
 
-    def __init__(self, replicas: Replicas, unit: str):
-        self.replicas, self.unit = replicas, unit
+    def __init__(self, replicas: Replicas, data: PopulationData):
+        self.replicas, self.data = replicas, data
         self.lines = None if is_terminal() else Lines()
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if len(self.replicas) > 1:
             order = ", ".join(f"lr {lr:g} seed {seed}" for lr, seed in self.replicas)
             print(f"scores are shown in this order: {order}", file=sys.stderr, flush=True)
+        self.before, self.began = self._steps(trainer, 0), time.monotonic()
         self.bar = tqdm(
-            total=trainer.max_epochs,
-            initial=trainer.current_epoch,
-            unit=self.unit,
+            total=self.data.total_steps,
+            initial=self.before,
+            unit="step",
+            smoothing=0,  # scoring makes pauses
             dynamic_ncols=True,
             disable=self.lines is not None,
         )
 
-    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+    def _steps(self, trainer: L.Trainer, of_epoch: int) -> int:
+        steps = trainer.current_epoch * self.data.steps_per_epoch + min(of_epoch, self.data.steps_per_epoch)
+        return min(steps, self.data.total_steps)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         assert isinstance(module, PopulationTraining)
         if module.finished:
             return
-        self.bar.set_postfix_str(_scores(module))
-        self.bar.update()
+        done, total = self._steps(trainer, (batch_idx + 1) * self.data.steps_per_group), self.data.total_steps
+        self.bar.set_postfix_str(_scores(module), refresh=False)
+        self.bar.update(done - self.bar.n)
         if self.lines is not None:
-            done = trainer.current_epoch + 1
-            self.lines.tell(lambda: f"{self.unit} {done} of {trainer.max_epochs}, {_scores(module)}")
+            left = (time.monotonic() - self.began) / (done - self.before) * (total - done)
+            self.lines.tell(lambda: f"step {done} of {total}, {duration(left)} left, {_scores(module)}")
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PopulationTraining)

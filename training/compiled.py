@@ -65,7 +65,6 @@ def compile_mixers(
                 report(f"{label} is not compiled: it cannot be copied: {with_place(error)}")
                 continue
             mixer.forward = _CompiledForward(mixer, module, report)
-            population.compiled |= {name}
 
 
 def without_kernels(population: Population, dtype: torch.dtype) -> list[str]:

@@ -12,23 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixerlab.training.capture import room_for
 from mixerlab.training.metrics import EVALUATED, IGNORE_INDEX
 from mixerlab.training.trainer_config import steps_of
 
 # Of a Lightning batch, to spread Lightning's overhead. On a CPU, where steps are slow, a run soon says what it takes.
 STEPS_PER_GROUP, STEPS_PER_GROUP_ON_CPU = 50, 10
-LEAST_ROWS = 2**14  # smallest size of the example tensors: a MAD run has at most 15,360 rows
 _PADDING = 2**62  # number of no row of a file
 
 
 class Examples(NamedTuple):
-    """Splits of one length T, on the device, in tensors of M rows, more than there are examples.
+    """Splits of one length T, on the device, in tensors of M rows, one more than there are examples.
 
     All splits have the same length, except test rows of another length, which are `apart`. Of splits in a file they are
-    the rows of one `BatchGroup`, the last that was placed. The surplus rows have no targets. The last of them pads the
-    last batch of an epoch: all batches then have the same shape, and the mean loss of the last one is that of its
-    examples.
+    the rows of one `BatchGroup`, the last that was placed. The last row has no targets. It pads the last batch of an
+    epoch: all batches then have the same shape, and the mean loss of the last one is that of its examples.
 
     Attributes:
         inputs: int64 `[M, T]`.
@@ -47,7 +44,7 @@ class BatchGroup(NamedTuple):
     """Consecutive batches of one split, for every replica; one batch for Lightning.
 
     Attributes:
-        examples: those of all splits, so that a graph captured for one split serves the others.
+        examples: those of all splits, so that the graph of a scoring step serves val and test.
         rows: int64 `[steps, R, B]`, the rows of `examples` in each replica's batch at each step.
         is_apart: they are rows of `examples.apart` instead.
         cut: of rows in a file the tensors of examples, and what `place` puts there first, int32.
@@ -62,13 +59,6 @@ class BatchGroup(NamedTuple):
         """Called before the steps of this group, and after those of the one before, whose rows it replaces."""
         for place, rows in self.cut:
             place[: len(rows)] = torch.from_numpy(rows).to(place.device)
-
-
-def _filled(array: np.ndarray, row: np.ndarray, device: torch.device) -> Tensor:
-    """`array`, padded at the end with copies of `row`."""
-    tensor = torch.from_numpy(row).to(device).repeat(room_for(len(array) + 1, LEAST_ROWS), 1)
-    tensor[: len(array)] = torch.from_numpy(array)
-    return tensor
 
 
 class _BatchGroups:
@@ -106,7 +96,6 @@ class PopulationData(L.LightningDataModule):
         steps_per_pass: over the training rows, each of which it takes once.
         steps_per_epoch: from one evaluation to the next, in the last epoch perhaps fewer.
         total_steps, epochs: of the whole training.
-        steps_of_evaluation: batches that are scored at the end of each epoch.
         together: the splits whose rows have the length of training rows: all, or all but test.
 
     Raises:
@@ -137,7 +126,6 @@ class PopulationData(L.LightningDataModule):
         self.total_steps = steps_of(trained_rows or epochs * num_rows, num_rows, self.batch_size)
         self.steps_per_epoch = min(eval_every or self.steps_per_pass, self.total_steps)
         self.epochs = -(-self.total_steps // self.steps_per_epoch)
-        self.steps_of_evaluation = sum(self._steps(len(splits[split][0])) for split in EVALUATED)
 
     def _steps(self, rows: int) -> int:
         return -(-rows // self.batch_size)
@@ -187,10 +175,10 @@ class PopulationData(L.LightningDataModule):
             shape = min(most, max(len(self.arrays[split][0]) for split in splits)) + 1, scored.stop
             empty = torch.zeros(shape, dtype=torch.int64, device=device)
             return Examples(empty, torch.full_like(empty, IGNORE_INDEX), scored)
-        inputs, targets = (np.concatenate(parts) for parts in zip(*(self.arrays[s] for s in splits), strict=True))
-        targets = targets[:, scored]
-        unscored = np.full_like(targets[0], IGNORE_INDEX)
-        return Examples(_filled(inputs, inputs[0], device), _filled(targets, unscored, device), scored)
+        first, its_targets = (array[:1] for array in self.arrays[splits[0]])
+        rows = [*(self.arrays[split] for split in splits), (first, np.full_like(its_targets, IGNORE_INDEX))]
+        inputs, targets = (torch.from_numpy(np.concatenate(parts)).to(device) for parts in zip(*rows, strict=True))
+        return Examples(inputs, targets[:, scored].contiguous(), scored)
 
     def _examples_of(self, split: str) -> Examples:
         apart = self.examples.apart

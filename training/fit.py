@@ -8,7 +8,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,12 +27,11 @@ from mixerlab.training.callbacks import (
     CheckpointFiles,
     Cost,
     EpochNote,
-    EpochProgress,
+    Progress,
     Replicas,
     ResumePoint,
     checkpoint_name,
 )
-from mixerlab.training.capture import GraphCache
 from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
@@ -45,8 +44,6 @@ from mixerlab.training.trainer_config import TrainerConfig
 
 log = logging.getLogger(__name__)
 
-_graphs = GraphCache()  # of this process: what one run captured serves the next ones
-
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
@@ -55,8 +52,7 @@ class RunResult:
     `weights` has for each replica the states of its model that are kept, name to tensor, by selection or snapshot.
     `resumed_after_s` is the training that other processes did before they were stopped, in seconds. In `seconds` this
     process has trained on `tokens`, all replicas together, and scored each epoch. `peak_memory` is the most that its
-    tensors took on a GPU, in bytes; None on a CPU, and where graphs of another run are used, which has allocated their
-    memory.
+    tensors took on a GPU, in bytes; None on a CPU.
     """
 
     replicas: list[dict]
@@ -98,16 +94,12 @@ class Training:
     score_from: ScoreFrom | None = None
     check: Callable[[Population, bool, int], None] | None = None
 
-    def train(self, replicas: Replicas, graph_key: Hashable = None, *, is_half: bool = False) -> RunResult:
+    def train(self, replicas: Replicas, *, is_half: bool = False) -> RunResult:
         """Trains one replica for each (learning rate, seed) of `replicas`, together, if they fit in memory.
 
         An interrupted call continues from its last checkpoint. Checkpoints stay when training ends: the caller removes
-        them (`forget`) once the results are safe. Replicas that do not fit in the GPU's memory give up the graphs of
-        other runs, and then train in two halves, one after the other.
-
-        Calls of the same `graph_key` in one process share captured graphs, if their tensors have the same shapes and
-        their replicas compute in the same way: it must say all of `build_model` and `make_optimizer` but what they keep
-        in tensors. With None nothing is shared. `is_half`: the run has other replicas.
+        them (`forget`) once the results are safe. Replicas that do not fit in the GPU's memory train in two halves, one
+        after the other. `is_half`: the run has other replicas.
 
         Raises:
             ValueError: a model whose replicas cannot train as wanted (`Population`, `choose_execution`); a split
@@ -117,28 +109,24 @@ class Training:
         """
         parts = [replicas]
         try:
-            return self._train_together(replicas, graph_key, is_half)
+            return self._train_together(replicas, is_half)
         except _Unrestorable as error:
             note = str(error)
             log.warning("%s: %s", self.folder, note)
         except torch.OutOfMemoryError:
-            graph_key = None
-            if _graphs.clear():
-                note = "out of memory while graphs were shared with other runs: trained with its own"
-            elif len(replicas) > 1:
-                note = f"out of memory with {len(replicas)} replicas: trained in two halves"
-                middle = (len(replicas) + 1) // 2
-                parts, is_half = [replicas[:middle], replicas[middle:]], True
-            else:
+            if len(replicas) == 1:
                 raise
+            note = f"out of memory with {len(replicas)} replicas: trained in two halves"
+            middle = (len(replicas) + 1) // 2
+            parts, is_half = [replicas[:middle], replicas[middle:]], True
             log.warning("%s: %s", self.folder, note)
         # Outside the handlers: the traceback no longer holds the tensors of the failed attempt. The cycle of trainer
         # and module still does.
         gc.collect()
         torch.cuda.empty_cache()
-        return _joined(note, [self.train(part, graph_key, is_half=is_half) for part in parts])
+        return _joined(note, [self.train(part, is_half=is_half) for part in parts])
 
-    def _train_together(self, replicas: Replicas, graph_key: Hashable, is_half: bool) -> RunResult:
+    def _train_together(self, replicas: Replicas, is_half: bool) -> RunResult:
         """Trains `replicas` as one population; raises `_Unrestorable` for a checkpoint that is of no use."""
         config = self.config
         rates, seeds = zip(*replicas, strict=True)
@@ -159,8 +147,7 @@ class Training:
         earlier_notes = [] if resumes else self._notes_of_others(checkpoint)
         # A half that is done must not train again because the other one is interrupted.
         resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half)
-        progress = EpochProgress(replicas, "evaluation" if config.eval_every else "epoch")
-        trainer = self._trainer(data.epochs, resume_point, progress)
+        trainer = self._trainer(data.epochs, resume_point, Progress(replicas, data))
         device = trainer.strategy.root_device
         trainer.callbacks.append(cost := Cost(data, device))  # type: ignore[attr-defined]
 
@@ -168,6 +155,8 @@ class Training:
         tokens, scored = data.first_rows(rows_at_once, device)
         decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=config.bf16)
         log.info(decision.why or "replicas compute side by side, under vmap")
+        if data.epochs == 1:
+            log.info("scores and a checkpoint come at the end only: trainer.eval_every=STEPS makes more")
         if decision.unused is not None:
             log.warning("%s: %s", self.folder, decision.unused)
 
@@ -179,8 +168,7 @@ class Training:
                 total_steps=data.total_steps,
             ),
             config,
-            cache=_graphs if config.cuda_graph and device.type == "cuda" else None,
-            graph_key=graph_key,
+            captures=config.cuda_graph and device.type == "cuda",
             score=self.score,
             score_from=self.score_from,
             series=[f"lr-{lr:g}_seed-{seed}" for lr, seed in replicas],  # of characters that every logger takes
@@ -212,7 +200,7 @@ class Training:
             resumed_after_s=resume_point.resumed_after_s,
             seconds=cost.seconds,
             tokens=cost.trained(module),
-            peak_memory=cost.peak_memory(module),
+            peak_memory=cost.peak_memory,
         )
 
     def _notes_of_others(self, checkpoint: Path) -> list[str]:
@@ -225,7 +213,7 @@ class Training:
             log.warning("%s: %s", self.folder, note)
         return notes
 
-    def _trainer(self, epochs: int, resume_point: ResumePoint, progress: EpochProgress) -> L.Trainer:
+    def _trainer(self, epochs: int, resume_point: ResumePoint, progress: Progress) -> L.Trainer:
         config = self.config
         return _PlainTrainer(
             accelerator=config.device_type,
@@ -239,7 +227,7 @@ class Training:
             log_every_n_steps=1,  # its epochs have one step
             default_root_dir=os.devnull,  # no folder: it finds nothing there and leaves nothing
             enable_checkpointing=False,  # ResumePoint keeps the one that is needed
-            enable_progress_bar=False,  # Lightning's starts anew every epoch; EpochProgress spans the run
+            enable_progress_bar=False,  # Lightning's starts anew every epoch; Progress spans the run
             enable_model_summary=False,
             num_sanity_val_steps=0,
         )
@@ -256,7 +244,7 @@ class _PlainTrainer(L.Trainer):
 def _compile(population: Population, config: TrainerConfig, notes: list[str]) -> None:
     """Compiles mixers as `config.compile` says, and adds to `notes`, also later, what came of it and what is slow.
 
-    It gets the notes and not the module, which a compiled mixer in a cached graph would keep alive.
+    It gets the notes and not the module: that and its mixers would be a cycle, freed late.
     """
 
     def report(line: str) -> None:

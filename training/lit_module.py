@@ -1,6 +1,6 @@
 """The Lightning module: steps a population through groups of batches, scores it each epoch, keeps its history."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import lightning as L
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixerlab.records.files import snapshot
 from mixerlab.records.schema import Score
-from mixerlab.training.capture import GraphCache, Graphs, Step
+from mixerlab.training.capture import SharedMemory, Step, captured
 from mixerlab.training.datamodule import BatchGroup
 from mixerlab.training.metrics import (
     CHOSEN_ON,
@@ -53,10 +53,7 @@ class PopulationTraining(L.LightningModule):
 
     Args:
         make_optimizer: builds the optimizer once the population is on its device.
-        cache: run each step as one CUDA graph, taken from this cache if a run of the same `graph_key` has left it
-            there. None: launch the operations one by one.
-        graph_key: two trainings with the same key must launch the same operations if their tensors have the same
-            shapes. None: share nothing.
+        captures: run each step as one CUDA graph. False: launch the operations one by one.
         series: each replica's name in the loggers.
     """
 
@@ -69,8 +66,7 @@ class PopulationTraining(L.LightningModule):
         make_optimizer: Callable[[], PopulationOptimizer],
         config: TrainerConfig,
         *,
-        cache: GraphCache | None,
-        graph_key: Hashable,
+        captures: bool,
         score: Score,
         score_from: ScoreFrom | None,
         series: Sequence[str],
@@ -80,18 +76,14 @@ class PopulationTraining(L.LightningModule):
         self.automatic_optimization = False
         self.population = population
         self.make_optimizer, self.config = make_optimizer, config
-        self.cache, self.graph_key, self.series = cache, graph_key, series
+        self.captures, self.series = captures, series
         self.score, self.score_from = score, score_from
         self.history: list[dict] = []
         self.notes: list[str] = []  # of this run, for its record
         self.unread: _Epoch | None = None
         self.finished = False  # no replica is left to train
         self.steps: PopulationSteps | None = None  # for the replicas that are left
-        self.graphs: Graphs | None = None
-        self.reuses_graphs = False  # whose memory another run has allocated
-        # Those of `notes` that came up when functions were captured. A mixer says something only once, so graphs that
-        # are captured later, for fewer replicas, get a copy of them: a run that reuses those alone says it too.
-        self.notes_of_graphs: list[str] = []
+        self.memory: SharedMemory | None = None  # of the graphs
         self.ready: dict[str, Step] = {}
         replicas = len(population)
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
@@ -122,40 +114,25 @@ class PopulationTraining(L.LightningModule):
         return self.ready[kind]
 
     def _captured(self, steps: PopulationSteps, step: Step, rows: Tensor) -> Step:
-        """`step` of `steps` as one CUDA graph for rows of this shape; unchanged without a cache or if capture fails."""
-        if self.cache is None:
+        """`step` of `steps` as one CUDA graph for rows of this shape; unchanged if it is none, or capture fails."""
+        if not self.captures:
             return step
-        if self.graphs is None:
-            key = None
-            if self.graph_key is not None:
-                apart = steps.examples.apart
-                scored = steps.examples.scored, apart and apart.scored
-                how = self.population.in_a_loop, self.population.compiled
-                key = self.graph_key, self.config.bf16, repr(scored), rows.shape, self.config.accumulate, how
-            self.graphs = self.cache.take(
-                key, steps.written_tensors(), steps.read_tensors(), self.population.generators
-            )
-            self.reuses_graphs |= bool(self.graphs.made)
-            # A mixer says when it is first called whether it is compiled. In a graph that is there it is never called.
-            self.notes += [note for note in self.graphs.notes if note not in self.notes]
-            self.notes_of_graphs += [note for note in self.graphs.notes if note not in self.notes_of_graphs]
-        before = len(self.notes)
-        step, reason = self.graphs.step(step, rows, is_ours(self.population.model))
-        self.notes_of_graphs += self.notes[before:]
-        self.graphs.notes = list(self.notes_of_graphs)
+        self.memory = self.memory or SharedMemory()
+        ahead = is_ours(self.population.model)
+        written, generators = steps.written_tensors(), self.population.generators
+        step, reason = captured(step, written, rows, self.memory, generators, ahead)
         if reason is not None:
             self.notes.append(reason)
         return step
 
     def _forget_steps(self) -> None:
-        """Gives the graphs back and drops the steps: they are for replicas that have left, or training is over."""
-        if self.graphs is not None and self.cache is not None:
-            self.cache.give_back(self.graphs)
-        self.steps = self.graphs = None
+        """Drops the steps and their graphs: they are for replicas that have left, or training is over."""
+        self.steps = None
         self.ready.clear()
 
     def teardown(self, stage: str) -> None:
         self._forget_steps()
+        self.memory = None
 
     def on_train_epoch_start(self) -> None:
         self._drop_stopped()

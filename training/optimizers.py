@@ -14,7 +14,6 @@ from torch import Tensor
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
 from mixerlab.kernels.optimizer.population_step import update_moments, update_parameters
 from mixerlab.records.errors import RefusedCode
-from mixerlab.training.capture import room_for
 from mixerlab.training.layout import Grouping, Rule
 from mixerlab.training.population import Population
 from mixerlab.training.schedules import Schedule
@@ -26,7 +25,6 @@ UPDATE_SCALES: dict[str, Callable[[int, int], float]] = {
     "spectral": lambda rows, columns: math.sqrt(rows / columns),  # Bernstein & Newhouse 2024
     "none": lambda rows, columns: 1.0,
 }
-LEAST_STEPS = 2**13  # smallest length of the schedule tensor: a MAD run makes at most 6,000 steps
 
 
 class PopulationOptimizer(torch.optim.Optimizer):
@@ -100,8 +98,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
         inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     def _scheduled(self) -> Tensor:
-        """The `schedule` of `kernels.optimizer.population_step.update_parameters`, `[4, total_steps or more]`."""
-        done = torch.arange(room_for(self.total_steps, LEAST_STEPS)).clamp(max=self.total_steps - 1)
+        """The `schedule` of `kernels.optimizer.population_step.update_parameters`, `[4, total_steps]`."""
+        done = torch.arange(self.total_steps)
         progress = done / self.total_steps
         corrections = (1 - beta ** (done.double() + 1) for beta in self.betas)
         decay = self.base_weight_decay * self.schedule.weight_decay(progress)
@@ -134,10 +132,6 @@ class PopulationOptimizer(torch.optim.Optimizer):
     def written_tensors(self) -> list[Tensor]:
         """The tensors besides the parameters that a step changes, in an order that loading a checkpoint keeps."""
         return [tensor for _, tensor in sorted(self.state[self.parameters].items())]
-
-    def read_tensors(self) -> list[Tensor]:
-        """The tensors that a step only reads, except the gradient."""
-        return [self.column_scale, self.column_decay, self.scheduled]
 
     @property
     def active(self) -> Tensor:
@@ -245,15 +239,6 @@ def has_own_step(optimizer: type[PopulationOptimizer]) -> bool:
 def has_own_direction(optimizer: type[PopulationOptimizer]) -> bool:
     """Whether a class has a direction that is not ours."""
     return optimizer.direction not in (PopulationOptimizer.direction, Muon.direction)
-
-
-def in_tensors(optimizer: type[PopulationOptimizer]) -> frozenset[str] | None:
-    """The arguments that a step reads from tensors, besides the schedule; None if step or direction are a user's own.
-
-    Optimizers that differ in these alone can share a captured step.
-    """
-    is_ours = not (has_own_step(optimizer) or has_own_direction(optimizer))
-    return frozenset({"lr", "weight_decay"}) if is_ours else None
 
 
 class AdamW(PopulationOptimizer):

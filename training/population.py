@@ -213,7 +213,6 @@ class Population(nn.Module):
     Attributes:
         replicas: the numbers of those it holds: all at the start, in order, and what `keep` left of them later.
         places: of the model's tensors (`places_of`).
-        compiled: the names in the model of the mixers that are (`training.compiled`).
         buffers_by_replica: the buffers that each replica has for itself, by their names in the model, `[R, ...]`.
         generators: in a loop one for each replica, on the device of the parameters; else none.
 
@@ -243,7 +242,6 @@ class Population(nn.Module):
                 require_same_again(built, seed, model)
             buffers.append(dict(model.named_buffers()))
         self.layout = layout
-        self.compiled: frozenset[str] = frozenset()
         self.buffers_by_replica = _by_seed(buffers)
         self.generators: list[torch.Generator] = []
         self.parameters_by_replica = nn.Parameter(torch.stack(rows))
@@ -279,7 +277,7 @@ class Population(nn.Module):
         parameters = self.parameters_by_replica
         parameters.data, parameters.grad = parameters.data[list(rows)], None
         self.buffers_by_replica = {name: buffer[list(rows)] for name, buffer in self.buffers_by_replica.items()}
-        # Copies, because a graph of the former replicas may be used again by another run.
+        # Copies: those of the former replicas are registered with their graph.
         self.generators = [self.generators[row].clone_state() for row in rows] if self.generators else []
 
     def own(self, names: Iterable[str]) -> None:

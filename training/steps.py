@@ -38,12 +38,6 @@ class PopulationSteps:
         gradient = [] if self.gradient is None else [self.gradient]
         return [*self.population.learned(), *self.optimizer.written_tensors(), *gradient]
 
-    def read_tensors(self) -> list[Tensor]:
-        """The tensors that a step only reads, except `rows`. All tensors of a model must be parameters or buffers."""
-        examples = [self.examples] if self.examples.apart is None else [self.examples, self.examples.apart]
-        rows = [tensor for part in examples for tensor in (part.inputs, part.targets)]
-        return [*self.optimizer.read_tensors(), *self.population.model.buffers(), *rows]
-
     def train(self, rows: Tensor) -> Tensor:
         """One optimizer step on rows `[R, B]` of the examples. Returns each replica's loss before the step, `[R]`."""
         loss, self.population.parameters_by_replica.grad = self._loss_and_gradient(rows)

@@ -140,3 +140,13 @@ def put_in(model: nn.Module, state: Mapping[str, Tensor], may_lack: bool = False
     with torch.no_grad():
         for name, tensor in state.items():
             places[name].copy_(tensor)
+
+
+def start_from(model: nn.Module, start: nn.Module) -> None:
+    """Gives a model the values of another, in each place of what that shares; what only it has stays.
+
+    ValueError as of `put_in`.
+    """
+    own, named = tensors_of(model), start.named_parameters(remove_duplicate=False)
+    untied = {name: tensor for name, tensor in named if name in own}
+    put_in(model, tensors_of(start) | untied, may_lack=True)

@@ -40,7 +40,7 @@ def splits(train=70, val=20, test=20, learnable=True):
     return {name: successor_rows(rows, seed, learnable) for seed, (name, rows) in enumerate(sizes.items())}
 
 
-def fit(replicas, folder, *, data=None, optimizer=Muon, build=build_model, options=None, graph_key=None, **config):
+def fit(replicas, folder, *, data=None, optimizer=Muon, build=build_model, options=None, **config):
     """Trains `replicas`, a list of (lr, seed). `options` are the optimizer's, all other keywords the trainer's.
 
     But `trained_rows` and `loggers` are those of `Training`, and `execution` is `trainer.replicas`.
@@ -54,7 +54,7 @@ def fit(replicas, folder, *, data=None, optimizer=Muon, build=build_model, optio
         folder=folder,
         **own,
     )
-    return training.train(replicas, graph_key)
+    return training.train(replicas)
 
 
 def interrupted(replicas, folder, step, optimizer=Muon, **settings):
