@@ -103,7 +103,8 @@ def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: 
     for number, column in enumerate(column for column in look if column in points):
         along, style = points[column].dropna(), look[column]
         # From large to small where few columns may lie on each other, so that all are seen.
-        size = 1.6 - 1.1 * number / crowd if 1 < len(points.columns) / 2 < crowd <= FEW else 0.9 if joined else 1.2
+        few = 1 < len(points.columns) / 2 < crowd <= FEW
+        size = 1.6 - 1.1 * number / len(points.columns) if few else 0.9 if joined else 1.2
         most = max(point.done for point in along)
         line = np.array([point.mean if point.done == most else None for point in along], float)
         axes.plot(along.index, line, color=style.colour, linewidth=1.2 * size, linestyle="-" if joined else "none")
