@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from matplotlib.transforms import offset_copy
 
 from mixerlab.records.best import NEAR_PERFECT
+from mixerlab.records.names import AVERAGE
 from mixerlab.sweeps.figures import marks
 from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, text_width
@@ -77,7 +78,8 @@ def draw_panels(
         points = list(chain.from_iterable(panel.entries for panel in hard))
         handles = [*marks.line_handles(look, joined), *marks.mark_handles(points, scores.has_chance)]
         solved = _on_solved([one for one in panels if one not in hard])
-        caption = marks.caption(scores.selection, points, more, solved, chosen=chosen)
+        average = scores.average if AVERAGE in [panel.title for panel in hard] else ""
+        caption = marks.caption(scores.selection, points, more, average, solved, chosen=chosen)
         height = 0.95 if len(look) <= FEW else 1.4
         return sheet.finish(f"{scores.score.label.capitalize()} {what}", caption, handles, height)
 

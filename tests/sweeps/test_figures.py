@@ -209,8 +209,11 @@ def test_parameters_are_on_the_mean_over_tasks_or_on_each(tmp_path, tasks, means
     for task in tasks:
         for mixer in ("attn", "gdn"):
             fakes.add_run(tmp_path, [0.5], mixer=mixer, task=task, lr=1e-3)
-    panels = score_by_size(scores_of(tmp_path)).axes
-    assert [panel.get_title() for panel in panels if panel.get_xlabel() == "parameters"] == means
+    scores = scores_of(tmp_path)
+    by_size = score_by_size(scores)
+    assert [panel.get_title() for panel in by_size.axes if panel.get_xlabel() == "parameters"] == means
+    for figure in (by_size, by_task(scores)):  # what the mean leaves out is in the caption
+        assert ("without mine" in figure.get_label()) == (means == ["Avg"])
 
 
 def test_heat_map(results):
