@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from matplotlib.transforms import offset_copy
 
 from mixerlab.records.best import NEAR_PERFECT
+from mixerlab.records.names import AVERAGE
 from mixerlab.sweeps.figures import marks
 from mixerlab.sweeps.figures.scores import Scores
 from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, text_width
@@ -77,7 +78,8 @@ def draw_panels(
         points = list(chain.from_iterable(panel.entries for panel in hard))
         handles = [*marks.line_handles(look, joined), *marks.mark_handles(points, scores.has_chance)]
         solved = _on_solved([one for one in panels if one not in hard])
-        caption = marks.caption(scores.selection, points, more, solved, chosen=chosen)
+        average = scores.average if AVERAGE in [panel.title for panel in hard] else ""
+        caption = marks.caption(scores.selection, points, more, average, solved, chosen=chosen)
         height = 0.95 if len(look) <= FEW else 1.4
         return sheet.finish(f"{scores.score.label.capitalize()} {what}", caption, handles, height)
 
@@ -103,7 +105,8 @@ def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: 
     for number, column in enumerate(column for column in look if column in points):
         along, style = points[column].dropna(), look[column]
         # From large to small where few columns may lie on each other, so that all are seen.
-        size = 1.6 - 1.1 * number / crowd if 1 < len(points.columns) / 2 < crowd <= FEW else 0.9 if joined else 1.2
+        few = 1 < len(points.columns) / 2 < crowd <= FEW
+        size = 1.6 - 1.1 * number / len(points.columns) if few else 0.9 if joined else 1.2
         most = max(point.done for point in along)
         line = np.array([point.mean if point.done == most else None for point in along], float)
         axes.plot(along.index, line, color=style.colour, linewidth=1.2 * size, linestyle="-" if joined else "none")

@@ -56,7 +56,7 @@ def by_task(scores: Scores) -> Figure:
                 panel.set_xlabel(scores.score.label)
         points = list(chain.from_iterable(row.values() for row in rows.values()))
         handles += marks.mark_handles(points, scores.has_chance, few, Patch(facecolor=NO_SCORE, label="no score"))
-        caption = marks.caption(scores.selection, points, common)
+        caption = marks.caption(scores.selection, points, common, scores.average)
         title, height = f"{scores.score.label.capitalize()} by task", 1.5 if few else height_beside(lines)
         return sheet.finish(title, caption, handles, height, whole=not few)
 

@@ -55,3 +55,9 @@ class Scores:
         settings = self.cells.drop_duplicates(["task", "setting_name"])
         by_task = settings.groupby("task")["chance"].agg(lambda levels: levels.mean(skipna=False))
         return {**by_task, AVERAGE: by_task[averaged(by_task.index)].mean(skipna=False)}
+
+    @property
+    def average(self) -> str:
+        """What a caption says of the mean over tasks that leaves some out."""
+        own = [task for task in self.tasks if task not in averaged(self.tasks)]
+        return f"{AVERAGE} is without {', '.join(own)}" if own and AVERAGE in self.by_task else ""

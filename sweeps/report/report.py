@@ -205,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     selections = "how checkpoint and learning rate are chosen: official, on test; clean, on validation (default: both)"
     add("--selection", choices=[*SELECTIONS, "both"], default="both", help=selections)
     add("--sweep", metavar="NAME", help="only the runs of this sweep, missing ones included")
-    only = "only such records: mixer=gdn model.d_model=64,128 are those of gdn with either width"
+    only = "only such records: mixer=gdn model.d_model=64,128 are those of gdn with either width; null: without the key"
     add("--where", nargs="+", default=[], metavar="KEY=VALUE", help=only)
     by = "columns by these keys and no others (default: the keys that were swept)"
     add("--by", nargs="+", metavar="KEY", help=by)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import math
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ from mixerlab.records.identity import canonical_value, flatten, present
 from mixerlab.records.schema import CHOICES, LABELS, Score, labels_of_replicas, result_columns
 from mixerlab.sweeps.tables.swept import only_where
 
+log = logging.getLogger(__name__)
+
 # Columns that a row has beside its labels, whatever its results are.
 LEADING = (*LABELS, "status", "error", "score", "higher_is_better", "config")
 # Text also where it looks like a number: a mixer may be called 1e3, a hash may be 1234e567.
@@ -33,7 +36,8 @@ def collect(
 ) -> pd.DataFrame:
     """One row per replica of every run in a results folder or archive, or of those in `configs`, which are by `run_id`.
 
-    The runs of `more` of them join: a run that is in several counts once, where it is finished.
+    The runs of `more` of them join: a run that is in several counts once, in the first where it is finished. A warning
+    names what is left out, unless it is a copy.
 
     Columns: the labels and results of a record's rows, the name of its `score` and whether `higher_is_better`, `config`
     (a hash of all hyperparameters but learning rate and seed), every hyperparameter and every entry of the provenance
@@ -48,16 +52,20 @@ def collect(
 
     ValueError if a folder holds no `runs`, or a file is no archive.
     """
-    runs: dict[str, list[dict[str, Any]]] = {}
+    runs, left_out = dict[str, list[dict[str, Any]]](), list[str]()
     for one in (source, *more):
         with unpacked(one) as results:
             if configs is None and not Path(results, "runs").is_dir():
                 raise ValueError(f"{one} is no archive and no folder with runs/: name one or, for tables, a rows.csv")
             for folder in sorted(Path(results).glob("runs/*/")):
-                if (configs is None or folder.name in configs) and not _is_finished(runs.get(folder.name, [])):
-                    own = _read(folder)
-                    if folder.name not in runs or _is_finished(own):
+                if configs is None or folder.name in configs:
+                    own, earlier = _read(folder), runs.get(folder.name, [])
+                    if not earlier or (_is_finished(own) and not _is_finished(earlier)):
                         runs[folder.name] = own
+                    elif _is_finished(own) and own != earlier:
+                        left_out.append(f"{folder.name} of {one}")
+    if left_out:
+        log.warning("left out, as an earlier source has another training of the same run: %s", ", ".join(left_out))
     rows = [row for own in runs.values() for row in own]
     known = {row["run_id"] for row in rows if "mixer" in row}
     for identity, config in (configs or {}).items():

@@ -72,13 +72,14 @@ def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
         if not equals or not key:
             raise ValueError(f"--where {condition}: write KEY=VALUE, such as model.d_model=64")
         values, readable = values_of(frame, key), frame["mixer"].notna()
-        known = set(values[readable])
+        given = frame[NAMES.get(key, key)].map(as_yaml)  # a bool that a run lacks is false, and here null
+        known = {*values[readable], *given[readable]}
         parts = [text] if {text, _read(text)} & known else text.split(",")
         wanted = {part if part in known else _read(part) for part in parts}  # as it stands: a mixer may be called 1e3
         if unknown := sorted(wanted - known):
             there = ", ".join(sorted(known, key=natural)[:10])
             raise ValueError(f"--where {condition}: no record has the value {' or '.join(unknown)}; there are {there}")
-        frame = frame[values.isin(wanted) | ~readable]
+        frame = frame[values.isin(wanted) | given.isin(wanted) | ~readable]
     return frame
 
 

@@ -193,13 +193,27 @@ def test_score_by_size(tmp_path):
     assert points_of(parameters, scores.look[GDN]) == {(10240, 0.7): False}
 
 
+def test_a_column_beside_few_others_is_as_large_as_one_among_them(tmp_path):
+    """Sizes fell with all columns, down to less than nothing, though few of them shared a place."""
+    for mixer, size in zip(
+        ("attn", "parallax", "gdn", "mamba", "mesa", "mine"), (4096,) * 4 + (1024, 512), strict=True
+    ):
+        fakes.add_run(tmp_path, [0.5], {"state_size": size}, mixer=mixer, lr=1e-3)
+    state = score_by_size(scores_of(tmp_path)).axes[0]
+    sizes = [line.get_markersize() for line in state.lines if line.get_marker() not in ("None", "", None)]
+    assert len(sizes) == 6 and min(sizes) > max(sizes) / 3
+
+
 @pytest.mark.parametrize(("tasks", "means"), [(("icr", "mine"), ["icr", "mine"]), (("icr", "ncr", "mine"), ["Avg"])])
 def test_parameters_are_on_the_mean_over_tasks_or_on_each(tmp_path, tasks, means):
     for task in tasks:
         for mixer in ("attn", "gdn"):
             fakes.add_run(tmp_path, [0.5], mixer=mixer, task=task, lr=1e-3)
-    panels = score_by_size(scores_of(tmp_path)).axes
-    assert [panel.get_title() for panel in panels if panel.get_xlabel() == "parameters"] == means
+    scores = scores_of(tmp_path)
+    by_size = score_by_size(scores)
+    assert [panel.get_title() for panel in by_size.axes if panel.get_xlabel() == "parameters"] == means
+    for figure in (by_size, by_task(scores)):  # what the mean leaves out is in the caption
+        assert ("without mine" in figure.get_label()) == (means == ["Avg"])
 
 
 def test_heat_map(results):

@@ -10,7 +10,7 @@ from mixerlab.records.archive import pack
 from mixerlab.records.files import run_folder
 from mixerlab.records.named import write_sweep
 from mixerlab.sweeps.report import report as reports
-from mixerlab.sweeps.tables.collect import read_rows
+from mixerlab.sweeps.tables.collect import collect, read_rows
 
 
 @pytest.fixture(autouse=True)
@@ -136,6 +136,18 @@ def test_a_report_of_several_sources_counts_a_run_once_where_it_is_finished(resu
     for more in ([str(results / "report/rows.csv")], [str(results), "--sweep", "mine"]):
         with pytest.raises(ValueError, match=r"rows\.csv|--sweep mine"):
             reports.main([str(other), *more])
+
+
+def test_a_run_that_several_sources_have_trained_is_that_of_the_first_and_the_others_are_named(tmp_path, caplog):
+    """The scores before and after a change of a mixer's code, in two folders, looked like one."""
+    for name, score in (("before", 0.3), ("after", 0.6)):
+        run_id = fakes.add_run(tmp_path / name, [score], lr=1e-3)
+        fakes.add_run(tmp_path / name, [0.5], lr=1e-3, mixer="gdn")
+    shutil.copytree(tmp_path / "before", tmp_path / "copy")
+    frame = collect(tmp_path / "before", more=[tmp_path / "after", tmp_path / "copy"])
+    assert sorted(frame["official_accuracy"]) == [0.3, 0.5]
+    (warning,) = caplog.messages
+    assert warning.endswith(f" {run_id} of {tmp_path / 'after'}")
 
 
 def test_what_has_no_part_in_means(results, capsys):

@@ -183,6 +183,16 @@ def test_where(widths, conditions, count):
             only_where(collect(widths), conditions)
 
 
+def test_one_variant_of_a_mixer_beside_others_that_have_no_such_key(tmp_path):
+    for gate in (False, True):
+        add(tmp_path, mixer="gdn", changed={"mixer.gate": gate})
+    add(tmp_path)
+    frame = collect(tmp_path)
+    assert set(only_where(frame, ["mixer.gate=true,null"])["config"]) < set(frame["config"])
+    assert len(only_where(frame, ["mixer.gate=true,null"])) == len(only_where(frame, ["mixer.gate=false"]))
+    assert set(only_where(frame, ["mixer.gate=null"])["mixer"]) == {"attn"}
+
+
 def test_epochs_that_follow_from_tokens_are_not_swept(tmp_path):
     for tokens, epochs in ((1e4, 1), (4e5, 2)):
         add(tmp_path, 0.8, {"task.tokens": tokens, "trainer.epochs": epochs})
