@@ -127,20 +127,13 @@ class Captured:
         return self.result
 
 
-def captured(
-    function: Step,
-    state: Sequence[Tensor],
-    example: Tensor,
-    memory: SharedMemory | None = None,
-    generators: Sequence[torch.Generator] = (),
-    ahead: bool = False,
-) -> tuple[Step, str | None]:
-    """`Captured`, and None; if CUDA cannot capture the function, that and the reason.
+def captured(function: Step, *arguments: Any) -> tuple[Step, str | None]:
+    """`Captured`, of the same arguments, and None; if CUDA cannot capture the function, that and the reason.
 
     Running out of memory propagates: launching the operations one by one would need as much.
     """
     try:
-        return Captured(function, state, example, memory, generators, ahead), None
+        return Captured(function, *arguments), None
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:

@@ -256,10 +256,8 @@ class Muon(PopulationOptimizer):
         momentum: decay rate of the momentum of matrices.
         nesterov: orthogonalise the gradient moved towards the momentum, not the momentum itself.
         update_scale: a name of UPDATE_SCALES: by what a matrix's shape scales its learning rate (weight decay has no
-            scale). The paper's is `spectral scaling` (appendix Optimizer and Scheduler), which it does not define. Its
-            figure of weight norms has `|W_K|_F` of 600 to 800, and a 1024 x 1024 matrix cannot pass 384 times its scale
-            (1.2 sqrt(1024) / 0.1, what steps and decay allow): of these only `match_rms_adamw` can reach that, of which
-            NVIDIA's `spectral` (Emerging-Optimizers) is five times.
+            scale). The paper's is "spectral scaling", which it does not define: perhaps five times `match_rms_adamw`
+            (results/README.md).
         ns_steps: Newton-Schulz iterations.
         betas, eps: Adam's.
         table_lr_scale: of `lr`, for the embedding, the head (unless Muon has it), other tensors of two or more axes.

@@ -2,9 +2,9 @@
 
 A process trains one cell after another, and not one only: to import PyTorch and to start CUDA takes ten seconds, and
 cells of one process share kernels that are compiled. With so few processes there is nothing to win by a server that
-forks them, which could die too. When a process dies (out of memory, a crash) or its cell fails,
-another one goes on: after some errors of CUDA a process cannot use its GPU, nor can others under MPS until it ends. The
-processes end with the sweep, even if it is killed while they start: so this module imports nothing that takes long.
+forks them, which could die too. When a process dies (out of memory, a crash) or its cell fails, another one goes on:
+after some errors of CUDA a process cannot use its GPU, nor can others under MPS until it ends. The processes end with
+the sweep, even if it is killed while they start: so this module imports nothing that takes long.
 """
 
 import contextlib
