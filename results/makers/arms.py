@@ -1,5 +1,6 @@
 """Parallax's four arms."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,14 @@ LONG = ("seq_len-512", "seq_len-1024")
 def make(folder: Path, scratch: Path) -> None:
     rows = rows_in("arms")
     challenge = rows["task"].map(is_challenge)
-    write_in_page(folder, "challenge", challenge_table(rows[challenge]))
+    hard = challenge_rows(rows[challenge])
+    write_in_page(folder, "challenge", challenge_table(hard))
     write_in_page(folder, "layers", layers_table(rows_in("arms", "layers.csv.xz")))
     rows = rows[~challenge]
     write_in_page(folder, "arms", arms_table(rows))
-    write_in_page(folder, "means", means_table(rows[~rows["setting"].isin(LONG)]))
+    short = rows[~rows["setting"].isin(LONG)]
+    means = {"all": short, "without fcr": short[short["task"] != "fcr"], "the challenge": hard}
+    write_in_page(folder, "means", means_table(means))
     write_in_page(folder, "learned", learned_table(rows))
 
 
@@ -54,7 +58,7 @@ def arms_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def means_table(rows: pd.DataFrame) -> pd.DataFrame:
+def means_table(rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """What the choices and whole arms change in the mean over settings, by what chooses and by which accuracy."""
     measures: dict[str, tuple[Selection, str]] = {
         "test, chosen on validation": ("clean", "clean_accuracy"),
@@ -62,7 +66,7 @@ def means_table(rows: pd.DataFrame) -> pd.DataFrame:
         "validation, chosen on it": ("clean", "clean_val_accuracy"),
     }
     changes = {}
-    for settings, own in {"all": rows, "without fcr": rows[rows["task"] != "fcr"]}.items():
+    for settings, own in rows.items():
         for told, (selection, accuracy) in measures.items():
             best = at_best_rate(own, [*ARM, *PLACE], selection)
             tasks = best.groupby([*ARM, "task", "seed"])[accuracy].mean()
@@ -78,18 +82,26 @@ def means_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def learned_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """How many replicas of each arm learned a setting, where some did and some did not."""
+    """How many replicas of each arm learned a setting that all were run on, where some did and some did not."""
     learned = rows.assign(learned=np.isfinite(rows["steps_to_90"]))
-    counts = learned.groupby([*PLACE, *ARM])["learned"].sum().unstack(ARM)
-    some = learned.groupby(PLACE)["learned"].mean().between(0, 1, inclusive="neither")
-    return in_place_order(counts[some]).map("{:.0f}".format).set_axis(map(name_of, counts), axis=1)
+    counts = learned.groupby([*PLACE, *ARM])["learned"].sum().unstack(ARM).dropna()
+    shares = learned.groupby(PLACE)["learned"].mean().reindex(counts.index)
+    return (
+        in_place_order(counts[shares.between(0, 1, inclusive="neither")])
+        .map("{:.0f}".format)
+        .set_axis(map(name_of, counts), axis=1)
+    )
 
 
-def challenge_table(others: pd.DataFrame) -> pd.DataFrame:
-    """All arms on the levels that these two were run on, with their seeds."""
+def challenge_rows(others: pd.DataFrame) -> pd.DataFrame:
+    """All arms on the levels that these two were run on."""
     both = [rows_in("challenge", file) for file in (common.RECORDS, common.FORMER)]
     rows = pd.concat([*(own[own["mixer"] == "parallax"] for own in both), others], join="inner")
-    rows = rows.merge(others[[*PLACE, "seed"]].drop_duplicates())
+    return rows[rows["task"].isin(others["task"]) & rows["lr"].isin(common.RATES)]
+
+
+def challenge_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each arm and level, how many replicas learned it, and each seed's best accuracy."""
     arms = {name_of(arm): common.best_of_seeds(own, common.RATES).groupby(PLACE) for arm, own in rows.groupby(ARM)}
     table = pd.DataFrame({name: seeds.apply(common.learned_and_best) for name, seeds in arms.items()})
     return in_place_order(table)

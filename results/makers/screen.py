@@ -4,13 +4,15 @@ import itertools
 from pathlib import Path
 
 import pandas as pd
-from makers.common import CELL, EARLIER, PAPER, at_rate_of_task, rows_in
+from makers import common
+from makers.common import CELL, EARLIER, PAPER, RECORDS, at_best, at_rate_of_task, rows_in
 
-from mixerlab.records.names import TASKS
+from mixerlab.records.names import MIXERS, TASKS
 from mixerlab.sweeps.tables.cells import at_best_rate
 from mixerlab.sweeps.tables.published import distance
-from mixerlab.sweeps.tables.writers import markdown
+from mixerlab.sweeps.tables.writers import in_place_order, markdown
 
+LONGER_SIDE = 5  # our rate of `match_rms_adamw` for a rate of the paper's, if its scale is the longer side's root
 DRAFT = "9a84f38"  # the commit of the third table of results/rounding
 CHECKPOINTS = {"official_accuracy": "lowest test perplexity", "test_accuracy": "last epoch"}
 # Of which recipe some mixers have the runs, on some tasks: it changes nothing for these, or (cmp) nothing of the model.
@@ -43,6 +45,24 @@ def make(folder: Path, scratch: Path) -> None:
     }
     below = pd.DataFrame.from_dict(distances, "index").rename_axis(["checkpoint", "rate"])
     (folder / "recipes.md").write_text(f"{markdown(table, SCREEN_NOTE)}\n{markdown(below)}")
+    common.write_in_page(folder, "scale", scale_table(rows[rows["study"] == "scale of Muon"]))
+
+
+def scale_table(longer: pd.DataFrame) -> pd.DataFrame:
+    """The accuracy at the paper's rates with our scale of Muon, with the longer side's, and in brackets the paper's."""
+    arms = rows_in("arms")
+    authors = arms[~arms["mixer.zero_init_rho"] & arms["mixer.rope_on_rho"]].assign(mixer="parallax")
+    others = rows_in("table", EARLIER)
+    others = others[others["mixer"] != "parallax"]
+    ours = pd.concat([authors, others, rows_in("challenge", RECORDS)], ignore_index=True).drop(columns="config")
+    sides = [at_best(ours), at_best(longer.assign(lr=longer["lr"] / LONGER_SIDE))]
+    means = pd.concat(sides, axis=1, join="inner").groupby(CELL).mean()
+    paper = PAPER.numbers.reorder_levels(CELL)
+    texts = {
+        cell: f"{own:.3f}, {other:.3f}" + (f" ({paper[cell]:.2f})" if cell in paper.index else "")
+        for cell, own, other in means.itertuples()
+    }
+    return in_place_order(pd.Series(texts).rename_axis(CELL).unstack("mixer")[list(MIXERS)].fillna(""))
 
 
 def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
