@@ -132,6 +132,8 @@ def run_curves(folder: Path) -> Figure:
             show_epochs(panel, "token" in metrics)
             if column != "train_loss":
                 limit(panel, score)
+            elif 0 < len(finished) < len(record.rows):  # so that a rate that diverged does not flatten the others
+                panel.set_ylim(top=1.05 * metrics.loc[metrics["replica"].isin(finished), column].max())
         title = setting_title(f"{config['mixer']['name']} on {config['task']['name']}", config["task"]["setting"])
         told = SEEDS if len(record.rows) > len(rates) else ""
         return sheet.finish(title, told, handles, height=1.45)  # at 1.5 some ranges of the loss cut off its label

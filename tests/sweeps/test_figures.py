@@ -264,6 +264,14 @@ def test_the_curves_of_a_run_are_legible(tmp_path):
     assert_legible(run_curves(folder))
 
 
+def test_a_rate_that_diverged_does_not_flatten_the_others(tmp_path):
+    folder = run_folder(tmp_path, fakes.add_run(tmp_path, [0.3, 0.9, "diverged"]))
+    rows = read_metrics(folder)
+    write_curves(folder, rows.assign(train_loss=rows["train_loss"].where(rows["replica"] != 2, 1e6)))
+    loss, *_ = run_curves(folder).axes
+    assert loss.get_ylim()[1] < 2 * rows.loc[rows["replica"] != 2, "train_loss"].max()
+
+
 def keep_epochs(results, run_id, replica, epochs):
     """Leaves only these of the replica's metrics."""
     folder = run_folder(results, run_id)
