@@ -114,12 +114,6 @@ def read_record(folder: str | Path) -> Record | None:
         return record
 
 
-def is_finished(folder: str | Path) -> bool:
-    """Whether the run in `folder` has its result; raises `Unreadable`."""
-    record = read_record(folder)
-    return record is not None and record.status == "finished"
-
-
 def kept_record(folder: Path, force: bool | Literal["changed"], code: Mapping[str, str]) -> Record | None:
     """A run's record, if a command with this `force` leaves it as it is; None if the run is to train.
 
@@ -140,9 +134,10 @@ def kept_record(folder: Path, force: bool | Literal["changed"], code: Mapping[st
 def has_results(folder: Path) -> bool:
     """Whether the run in `folder` has a record that stays until a training is whole: a finished one."""
     try:
-        return is_finished(folder)
+        record = read_record(folder)
     except Unreadable:
         return True  # perhaps
+    return record is not None and record.status == "finished"
 
 
 def read_config(folder: str | Path) -> dict[str, Any] | None:

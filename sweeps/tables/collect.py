@@ -3,20 +3,22 @@
 import hashlib
 import json
 import logging
+import lzma
 import math
+import re
+import tarfile
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import pandas as pd
 
-from mixerlab.records.archive import unpack
 from mixerlab.records.best import ENDED
 from mixerlab.records.errors import reason
-from mixerlab.records.files import Unreadable, read_config, read_metrics, read_run, run_folder
+from mixerlab.records.files import Unreadable, read_config, read_metrics, read_run, reading, run_folder
 from mixerlab.records.identity import canonical_value, flatten, present
 from mixerlab.records.schema import CHOICES, LABELS, Score, labels_of_replicas, result_columns
 from mixerlab.sweeps.tables.swept import only_where
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 
 # Columns that a row has beside its labels, whatever its results are.
 LEADING = (*LABELS, "status", "error", "score", "higher_is_better", "config")
+_ARCHIVED = re.compile(r"runs/[0-9a-f]{12}/(config\.yaml|metrics\.csv|record\.json)$")
 # Text also where it looks like a number: a mixer may be called 1e3, a hash may be 1234e567.
 _TEXTS = {*(name for name, kind in LABELS.items() if kind is str), "status", "error", "score", "config"}
 
@@ -168,13 +171,26 @@ def curves(source: str | Path = "results", where: Collection[str] = ()) -> pd.Da
 
 @contextmanager
 def unpacked(source: str | Path) -> Iterator[Path]:
-    """The results folder that a source is or, as long as the context lasts, holds as an archive."""
+    """The results folder that a source is or, as long as the context lasts, holds as a .tar.xz of records."""
     if Path(source).is_file() and Path(source).suffix != ".csv":
         with tempfile.TemporaryDirectory() as folder:
-            unpack(source, folder)
+            with reading(source):
+                _unpack(source, folder)
             yield Path(folder)
     else:
         yield Path(source)
+
+
+def _unpack(source: str | Path, folder: str) -> None:
+    try:
+        with tarfile.open(source, "r:xz") as archive:
+            for member in archive:
+                if member.isfile() and (found := _ARCHIVED.search(member.name)):
+                    path = Path(folder, found[0])
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(cast(IO[bytes], archive.extractfile(member)).read())
+    except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
+        raise ValueError(f"it is no .tar.xz of records, or it is cut short: {error}") from error
 
 
 def rows_of(source: str | Path, *more: str | Path) -> pd.DataFrame:

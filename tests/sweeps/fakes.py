@@ -1,6 +1,7 @@
 """Records, metrics and whole results folders made up for the tests of `sweeps`."""
 
 import re
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +129,12 @@ def _renamed(row: dict, score: Score) -> dict:
     named = {re.sub("(?<!token)_accuracy$", f"_{score.name}", name): value for name, value in row.items()}
     del named["steps_to_90"]
     return named | dict.fromkeys(("official_token_accuracy", "clean_token_accuracy"), 0.5)
+
+
+def pack(results: Path, file: Path) -> None:
+    """As `tar -cJf FILE -C RESULTS runs`."""
+    with tarfile.open(file, "w:xz") as archive:
+        archive.add(results / "runs", "runs")
 
 
 def by_run_id(*configs: dict) -> dict[str, dict]:

@@ -6,12 +6,11 @@ import fakes
 import pandas as pd
 import pytest
 
-from mixerlab.records.archive import pack
 from mixerlab.records.files import read_metrics, run_folder, write_config, write_record
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import failed_record
 from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import collect, curves, read_rows, rows_of
+from mixerlab.sweeps.tables.collect import collect, curves, read_rows, rows_of, unpacked
 from mixerlab.sweeps.tables.columns import columns_in_order
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.swept import spread_out
@@ -71,7 +70,7 @@ def test_every_source_gives_the_same_rows(tmp_path):
     for gate in (True, "auto", "1e3", 1000):
         fakes.add_run(tmp_path, [0.5, 0.95, 0.5], setting="0512", changed={"mixer.gate": gate})
     frame = collect(tmp_path).assign(config="1234e567")
-    pack(tmp_path, tmp_path / "all.tar.xz")
+    fakes.pack(tmp_path, tmp_path / "all.tar.xz")
     (tmp_path / "rows.csv").write_text(rows_csv(frame))
     assert rows_of(tmp_path / "all.tar.xz").equals(collect(tmp_path))
     assert collect(tmp_path / "all.tar.xz").equals(collect(tmp_path))
@@ -90,6 +89,19 @@ def test_every_source_gives_the_same_rows(tmp_path):
     for source in ("none.csv", "nowhere", "none.tar.xz"):
         with pytest.raises(ValueError, match=source):
             rows_of(tmp_path / source)
+
+
+def test_of_an_archive_only_records_are_read_and_a_damaged_one_is_named(tmp_path):
+    results, file = tmp_path / "results", tmp_path / "all.tar.xz"
+    run = run_folder(results, fakes.add_run(results, [0.2, 0.5, 0.9]))
+    (run / "replica-0.official.safetensors").write_bytes(b"weights")
+    fakes.pack(results, file)
+    with unpacked(file) as folder:
+        names = sorted(path.name for path in folder.rglob("*") if path.is_file())
+    assert names == ["config.yaml", "metrics.csv", "record.json"]
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=rf"^{file} cannot be read .*cut short"):
+        rows_of(file)
 
 
 def test_two_classes_under_one_name_are_not_taken_for_each_other(tmp_path):

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 import mixerlab
 from mixerlab.records import code_version as code_versions
 from mixerlab.records.code_version import COMPUTING, code_version
-from mixerlab.records.files import is_finished, read_config, read_record, run_folder, write_config, write_record
+from mixerlab.records.files import has_results, read_config, read_record, run_folder, write_config, write_record
 from mixerlab.records.identity import run_id
 from mixerlab.records.provenance import shell_command
 
@@ -76,10 +76,10 @@ def folder(tmp_path):
 def test_record_and_config_come_back(folder):
     config = fakes.config()
     record = fakes.record(config, [0.5, "diverged", 1])
-    assert read_record(folder) is None and not is_finished(folder)
+    assert read_record(folder) is None and not has_results(folder)
     write_record(folder, record)
     write_config(folder, config)
-    assert read_record(folder) == record and is_finished(folder) and read_config(folder) == config
+    assert read_record(folder) == record and has_results(folder) and read_config(folder) == config
     assert json.loads((folder / "record.json").read_text())["score"] == {
         "name": "accuracy",
         "higher_is_better": True,

@@ -6,7 +6,6 @@ import fakes
 import pytest
 from matplotlib.figure import Figure
 
-from mixerlab.records.archive import pack
 from mixerlab.records.files import run_folder
 from mixerlab.records.named import write_sweep
 from mixerlab.sweeps.report import report as reports
@@ -75,7 +74,7 @@ def test_a_table_is_the_reports_as_a_frame(results, capsys):
 
 
 def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path, capsys):
-    pack(results, tmp_path / "all.tar.xz")
+    fakes.pack(results, tmp_path / "all.tar.xz")
     text = reports.report([results], results / "report")
     assert reports.report([results / "report/rows.csv"], tmp_path / "a") == text
     assert reports.report([tmp_path / "all.tar.xz"], tmp_path / "b") == text
@@ -127,7 +126,7 @@ def test_a_report_of_several_sources_counts_a_run_once_where_it_is_finished(resu
     run_id = fakes.add_run(other, [0.3, 1.0, 0.5], mixer="mesa")
     shared = run_folder(results, fakes.run_id(fakes.config(mixer="gdn")))
     (shared / "record.json").unlink()
-    pack(other, tmp_path / "other.tar.xz")
+    fakes.pack(other, tmp_path / "other.tar.xz")
     for source in (other, tmp_path / "other.tar.xz"):
         text = reported(capsys, results, source)
         assert table_of(text)[0] == ["task", "attn", "gdn", "mesa"] and table_of(text)[1][1:3] == ["0.700", "0.800"]
