@@ -13,7 +13,6 @@ VOLATILE = (
     "results_dir",
     "force",
     "dry_run",
-    "wait",
     "sweep",
     "trainer.progress",
     "trainer.checkpoint_every",

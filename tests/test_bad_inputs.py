@@ -80,7 +80,6 @@ UNFIT = {
     "task.setting=*": ("task.setting=*", "with -m"),
     "task.data_dir=/nowhere": ("task.data_dir=/nowhere", "no such folder"),
     "sweep=a/b": ("sweep='a/b'", "letters"),
-    "wait=-1": ("wait=-1", "seconds"),
     "dry_run=true": ("dry_run=true",),
     "model.d_ff=100": ("model.d_ff=100", "multiple of 16"),
     "model.match_params=nope": ("mixer/nope", "parallax"),

@@ -56,15 +56,12 @@ class RunConfig:
     force: bool | Literal["changed"]
     dry_run: bool
     sweep: str | None
-    wait: float | None
 
     def __post_init__(self):
         if not self.results_dir.strip():
             raise ValueError(f"results_dir={self.results_dir!r} must be the name of a folder")
         if self.sweep is not None:
             check_sweep_name(self.sweep)
-        if self.wait is not None and not 0 <= self.wait < math.inf:
-            raise ValueError(f"wait={self.wait!r} must be a number of seconds, or null: as long as it takes")
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """A sweep: trains cells on an executor, waits for those of other processes, and reports on all of them."""
 
-import math
 import shlex
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +38,7 @@ class Sweep:
         executor = self.executor
         queue, running, lost = list(cells), set[Cell](), set[Cell]()
         failed: dict[Cell, str] = {}
-        waits_since = math.inf
+        is_waiting = False
         while queue or running:
             for cell in list(queue):
                 try:
@@ -53,17 +51,12 @@ class Sweep:
                 queue.remove(cell)
                 running.add(cell)
                 executor.submit(cell)
-            if running:
-                waits_since = math.inf
-            elif queue and waits_since == math.inf:
-                waits_since = time.monotonic()
+            if queue and not running and not is_waiting:
                 runs = counted(len(queue), "run")
                 tqdm.write(
                     f"waiting for {runs} that other processes train ({holder(queue[0].folder)})", file=sys.stderr
                 )
-            if self.config.wait is not None and time.monotonic() - waits_since >= self.config.wait:
-                reason = f"another process still trains it after wait={self.config.wait} seconds"
-                return failed | {cell: f"{reason}: {holder(cell.folder)}" for cell in queue}
+            is_waiting = not running
             if progress is not None:
                 progress.show(queue, running)
             for ended in executor.poll(POLL_SECONDS):

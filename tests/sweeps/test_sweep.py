@@ -2,7 +2,7 @@
 
 import multiprocessing
 import time
-from types import SimpleNamespace
+from contextlib import ExitStack
 
 import pytest
 from omegaconf import OmegaConf
@@ -44,10 +44,10 @@ def make(tmp_path, monkeypatch):
     """A sweep with this executor, and its cells `a` to `d`."""
     monkeypatch.setattr(sweep_module, "POLL_SECONDS", 0.01)
 
-    def make(executor, wait=None):
+    def make(executor):
         folders = [tmp_path / "runs" / name for name in "abcd"]
         cells = [FakeCell(folder=folder, run_id=folder.name) for folder in folders]
-        return Sweep(SimpleNamespace(wait=wait), None, executor), cells
+        return Sweep(None, None, executor), cells
 
     return make
 
@@ -84,13 +84,22 @@ def test_errors_are_told_and_what_is_lost_is_tried_once_more(make):
 
 
 def test_runs_of_other_processes_are_waited_for(make, capsys):
-    executor = Scripted(2)
-    sweep, cells = make(executor, wait=0)
-    with claim(cells[0].folder), claim(cells[2].folder):
-        failed = sweep.train(cells)
-        assert executor.order == ["b", "d"] and set(failed) == {cells[0], cells[2]}
-        assert "wait=0" in failed[cells[0]] and "waiting for 2 runs" in capsys.readouterr().err
-    assert sweep.train(cells) == {}  # they have let go
+    class LetsGo(Scripted):
+        """The other processes end once this one has trained what is free."""
+
+        def poll(self, seconds):
+            if not self.cells:
+                assert self.order == ["b", "d"]
+                claims.close()
+            return super().poll(seconds)
+
+    executor = LetsGo(2)
+    sweep, cells = make(executor)
+    with ExitStack() as claims:
+        for number in (0, 2):
+            assert claims.enter_context(claim(cells[number].folder))
+        assert sweep.train(cells) == {} and executor.order == list("bdac")
+    assert capsys.readouterr().err.count("waiting for 2 runs") == 1
 
 
 def test_the_time_left_counts_the_epochs_of_running_runs(tmp_path):
