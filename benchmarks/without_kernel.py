@@ -32,6 +32,7 @@ from importlib import import_module
 from typing import Any
 from unittest import mock
 
+import pandas as pd
 import torch
 
 from mixerlab.benchmarks.measuring import Table, milliseconds, options_on_gpu, parser_of
@@ -182,19 +183,6 @@ def compared(base: Built, other: Built) -> dict[str, Any]:
     }
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A table of the ratios for each shape: a line for each variant, a column for each mixer."""
-    lines = []
-    for shape in dict.fromkeys(row["shape"] for row in rows):
-        ratios = {(row["without"], row["mixer"]): f"{row['ratio']:.3f}" for row in rows if row["shape"] == shape}
-        mixers = list(dict.fromkeys(mixer for _, mixer in ratios))
-        lines += ["", " | ".join([f"| {shape}: without", *mixers]) + " |", "|---" * (len(mixers) + 1) + "|"]
-        for name in VARIANTS:
-            if any(variant == name for variant, _ in ratios):
-                lines.append(" | ".join([f"| {name}", *(ratios.get((name, mixer), "") for mixer in mixers)]) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--mixers", nargs="+", default=MIXERS)
@@ -202,7 +190,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300, help="after which nothing new is begun")
     args = options_on_gpu(parser)
     end = time.monotonic() + args.seconds
-    table, rows = Table(args.output, "without_kernel"), []
+    table = Table(args.output, "without_kernel")
     for mixer, shape in itertools.product(args.mixers, SHAPES):
         if time.monotonic() > end:
             break
@@ -221,12 +209,13 @@ def main() -> None:
             except Exception as error:  # of any type: the other variants are worth measuring
                 print(*label.values(), f"is no number: {type(error).__name__}: {error}", flush=True)
                 continue
-            rows.append(label | compared(base, other))
-            table.add(rows[-1])
+            table.add(label | compared(base, other))
             del other
             gc.collect()
             torch.cuda.empty_cache()
-    print(markdown(rows))
+    rows = pd.read_csv(table.path)
+    rows = rows[rows["run"] == table.run]
+    print(rows.pivot(index=["shape", "without"], columns="mixer", values="ratio").to_string(na_rep=""))
 
 
 if __name__ == "__main__":
