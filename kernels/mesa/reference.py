@@ -16,6 +16,8 @@ from torch import Tensor
 
 from mixerlab.kernels.common.chunked import decay_between, from_chunks, to_chunks
 
+NOT_TWICE = "mesa cannot be differentiated twice"
+
 
 class Systems(NamedTuple):
     """The linear systems of all positions, `[B, H, N, ...]`: what `x_i -> x_i H_i` and `x_i -> x_i G_i` need."""
@@ -73,8 +75,27 @@ class _SolveAdjoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        systems = Systems(*ctx.saved_tensors)
-        return conjugate_gradients(systems, grad, ctx.iterations), None, *(None for _ in systems)
+        # A compiler would trace the refusal too; it has no second derivative anyway.
+        solve = _Adjoint.forward if torch.compiler.is_compiling() else _Adjoint.apply
+        return solve(grad, ctx.iterations, *ctx.saved_tensors), None, *(None for _ in ctx.saved_tensors)
+
+
+class _Adjoint(torch.autograd.Function):
+    """The solution for `grad`. A function that refuses a second derivative: it would lack what comes through `A`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, iterations: int, *systems: Tensor) -> Tensor:
+        return conjugate_gradients(Systems(*systems), grad, iterations)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        raise RuntimeError(NOT_TWICE)
 
 
 def build_systems(
@@ -122,7 +143,7 @@ def mesa_reference(
 
     fixed = Systems(*(part.detach() for part in systems))
     x = conjugate_gradients(fixed, q.detach(), iterations)
-    x = x + _SolveAdjoint.apply(q - systems.apply(x), iterations, *fixed)
+    x = x + _SolveAdjoint.apply(q - systems.apply(x), iterations, *systems)
     o = from_chunks(systems.read(x, v, value_states), length).to(out_dtype)
     if memory is not None:
         memory.copy_(state)

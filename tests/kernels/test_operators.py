@@ -142,16 +142,22 @@ def test_a_replica_gets_what_it_gets_alone(device, name, layout, backend):
     check_replicas(partial(function, backend=backend), inputs, dims, 1e-5 if name in RECURRENCES else FLOAT32)
 
 
-@pytest.mark.parametrize("name", [name for name in OPERATORS if "heads" not in name])  # those PyTorch refuses
-def test_second_gradients_are_refused(device, name):
+SOLVERS = ["mesa", "solved_probe"]  # whose derivative is implicit
+TWICE = [(name, "triton") for name in OPERATORS if "heads" not in name]  # those PyTorch refuses
+TWICE += [(name, "reference") for name in SOLVERS]
+
+
+@pytest.mark.parametrize(("name", "backend"), TWICE)
+def test_second_gradients_are_refused(device, name, backend):
     skip_if_too_large(name, device)
     function, make = OPERATORS[name]
     inputs = [x.to(device).requires_grad_(x.is_floating_point()) for x in make(0)]
-    results = function(*inputs, backend="triton")
+    results = function(*inputs, backend=backend)
     total = sum(x.square().sum() for x in ([results] if isinstance(results, torch.Tensor) else results))
     gradients = torch.autograd.grad(total, [x for x in inputs if x.requires_grad], create_graph=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice") as refused:
         sum(gradient.sum() for gradient in gradients).backward()
+    assert name not in SOLVERS or "reference" not in str(refused.value)  # which refuses too
 
 
 def zeros(*shape, dtype=F32):

@@ -225,6 +225,12 @@ def test_thirty_steps_of_mesa_reach_the_stated_residual(gamma, distinct_keys):
     assert residual.max() < 1e-4
 
 
+def test_the_reference_of_mesa_compiles_without_a_break():
+    inputs, function = mesa_inputs(2, length=9), partial(mesa, iterations=2, chunk_size=4)
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(run(compiled, inputs), run(function, inputs))
+
+
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 def test_gradients_of_mesa_whose_squares_vanish(device, backend):
     """A loss at late positions reaches early ones through small decays: the gradient there is small, but not zero."""
