@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import FLOAT32, check_replicas, draw
+from cases import FLOAT32, Recorded, check_replicas, draw
+from every_mixer import prefer_kernels
 from formulas import EPS
 from test_heads import NORMED as WITH_GAINS
 from test_heads import PARTS, columns_of, frequencies
@@ -140,6 +141,17 @@ def test_a_replica_gets_what_it_gets_alone(device, name, layout, backend):
     inputs, dims = zip(*(LAYOUTS[layout](x, i) for i, x in enumerate(inputs)), strict=True)
     # Their products of a batch add in another order than those of a replica.
     check_replicas(partial(function, backend=backend), inputs, dims, 1e-5 if name in RECURRENCES else FLOAT32)
+
+
+# The steps of a solved probe are one operator, PyTorch's too.
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name not in (*SHORT, "solved_probe")])
+def test_a_reference_runs_no_kernel(name, monkeypatch):
+    """Nor do the operators that it calls, on a GPU either."""
+    prefer_kernels(monkeypatch)
+    function, make = OPERATORS[name]
+    with Recorded() as recorded:
+        function(*make(0), backend="reference")
+    assert not recorded.calls
 
 
 SOLVERS = ["mesa", "solved_probe"]  # whose derivative is implicit
