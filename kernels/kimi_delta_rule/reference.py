@@ -28,7 +28,7 @@ def kimi_delta_rule_reference(
     """See `kernels.kimi_delta_rule.kimi_delta_rule`."""
     length, out_dtype = q.shape[1], v.dtype
     dtype = torch.promote_types(q.dtype, torch.float32)
-    chunk_size = min(chunk_size, 1 << (length - 1).bit_length())
+    chunk_size = 1 << (min(chunk_size, length) - 1).bit_length()  # blocks double: the next power of two
     q = scale * q.to(dtype)
     q, k, v, log_decay, beta = (to_chunks(x.to(dtype), chunk_size) for x in (q, k, v, log_decay, beta))
     b, beta = log_decay.cumsum(-2), beta[..., None]

@@ -112,7 +112,7 @@ def probe_inputs(seed, length, dim=16, dtype=F32, device="cpu"):
     return draw(*[(1, length, 2, dim)] * 2, device=device, dtype=dtype, seed=seed)
 
 
-LENGTHS = [(1, 64), (63, 64), (64, 64), (65, 64), (70, 16), (23, 8)]
+LENGTHS = [(1, 64), (63, 64), (64, 64), (65, 64), (70, 16), (23, 8), (23, 6)]
 
 
 @pytest.mark.parametrize(("length", "chunk_size"), LENGTHS)
