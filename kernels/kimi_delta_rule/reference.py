@@ -16,12 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mixerlab.kernels.common.autocast import without_autocast
 from mixerlab.kernels.common.chunked import from_chunks, to_chunks
 from mixerlab.kernels.gated_delta_rule.reference import chunk_by_chunk
 
 SMALL = 8  # below it, products of blocks are sums over the channels, not matrix products
 
 
+@without_autocast
 def kimi_delta_rule_reference(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
 ) -> Tensor:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.common.autocast import without_autocast
 from mixerlab.kernels.common.chunked import decay_between, from_chunks, to_chunks
 
 NOT_TWICE = "mesa cannot be differentiated twice"
@@ -119,6 +120,7 @@ def build_systems(
     return Systems(k, weights, from_start, ridge[None, :, None, None, :], key_states), value_states, state
 
 
+@without_autocast
 def mesa_reference(
     q: Tensor,
     k: Tensor,

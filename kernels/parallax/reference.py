@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.common.autocast import without_autocast
+
 
 def visible_keys(seq_len: int, window: int | None, device: torch.device) -> Tensor:
     """Which keys (columns) each query (row) sees: bool `[T, T]`."""
@@ -15,6 +17,7 @@ def parallax_reference(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: floa
     return attend(q, rho, k, v, ~visible_keys(q.shape[1], window, q.device), scale)
 
 
+@without_autocast
 def attend(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, hidden: Tensor, scale: float) -> Tensor:
     """The masked-softmax form of Parallax attention (Parallax paper, equation `bwd_reweighted`).
 

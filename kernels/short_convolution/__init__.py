@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mixerlab.kernels.common.autocast import without_autocast
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
 from mixerlab.kernels.common.shapes import check_shapes
 
@@ -39,6 +40,7 @@ def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
     return convolution(x, weight.float()[None], bias.float()[None])
 
 
+@without_autocast
 def _reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     channels, taps = weight.shape
     dtype = torch.promote_types(x.dtype, torch.float32)

@@ -143,6 +143,18 @@ def test_a_replica_gets_what_it_gets_alone(device, name, layout, backend):
     check_replicas(partial(function, backend=backend), inputs, dims, 1e-5 if name in RECURRENCES else FLOAT32)
 
 
+FOLLOWING = ["rms_norm", "add_rms_norm", "add_rms_norm of nothing", "linear", "linear with a bias", "swiglu_mlp"]
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name not in (*SHORT, *FOLLOWING, "softmax by PyTorch")])
+def test_autocast_changes_nothing_of_a_reference(name, device):
+    function, make = OPERATORS[name]
+    reference = partial(function, *(x.to(device) for x in make(0)), backend="reference")
+    expected = reference()
+    with torch.autocast(device, torch.bfloat16):
+        torch.testing.assert_close(reference(), expected, rtol=0, atol=0)
+
+
 # The steps of a solved probe are one operator, PyTorch's too.
 @pytest.mark.parametrize("name", [name for name in OPERATORS if name not in (*SHORT, "solved_probe")])
 def test_a_reference_runs_no_kernel(name, monkeypatch):
