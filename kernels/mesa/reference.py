@@ -77,8 +77,8 @@ class _SolveAdjoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         # A compiler would trace the refusal too; it has no second derivative anyway.
-        solve = _Adjoint.forward if torch.compiler.is_compiling() else _Adjoint.apply
-        return solve(grad, ctx.iterations, *ctx.saved_tensors), None, *(None for _ in ctx.saved_tensors)
+        solve, systems = _Adjoint.forward if torch.compiler.is_compiling() else _Adjoint.apply, ctx.saved_tensors
+        return solve(grad, ctx.iterations, *systems), None, *(None for _ in systems)
 
 
 class _Adjoint(torch.autograd.Function):

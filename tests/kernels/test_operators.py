@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import FLOAT32, Recorded, check_replicas, draw
+from cases import BACKENDS, FLOAT32, Recorded, check_replicas, draw, run
 from every_mixer import prefer_kernels
 from formulas import EPS
 from test_heads import NORMED as WITH_GAINS
@@ -14,6 +14,7 @@ from test_population_step import for_moments, for_parameters
 from test_recurrences import kimi_inputs, mesa_inputs, probe_inputs, random_inputs, solved
 from test_selective_scan import block_inputs, make_inputs
 from torch.utils._pytree import tree_map_only
+from torch.utils.checkpoint import checkpoint
 
 from mixerlab.kernels import fused
 from mixerlab.kernels.centring import centred
@@ -182,6 +183,17 @@ def test_second_gradients_are_refused(device, name, backend):
     with pytest.raises(RuntimeError, match="cannot be differentiated twice") as refused:
         sum(gradient.sum() for gradient in gradients).backward()
     assert name not in SOLVERS or "reference" not in str(refused.value)  # which refuses too
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name not in SHORT])
+def test_under_activation_checkpointing(device, name, backend):
+    """The forward runs again in the backward, which may read what it saved only once."""
+    function, make = OPERATORS[name]
+    inputs, function = [x.to(device) for x in make(0)], partial(function, backend=backend)
+    torch.testing.assert_close(
+        run(partial(checkpoint, function, use_reentrant=False), inputs), run(function, inputs), rtol=0, atol=0
+    )
 
 
 def zeros(*shape, dtype=F32):

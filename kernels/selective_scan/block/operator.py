@@ -73,9 +73,9 @@ def _(grad, xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A_log, D, u, d
 
 
 def _gradients(ctx, grad, *_):
-    conv_weight, D = ctx.saved_tensors[3], ctx.saved_tensors[7]
-    *of_large, of_convolution, of_scan = block_backward(grad, *ctx.saved_tensors)
-    of_A_log, of_D, of_bias = parameter_gradients(of_scan, D.shape[1])
+    _, _, dt_proj, conv_weight, *_ = saved = ctx.saved_tensors
+    *of_large, of_convolution, of_scan = block_backward(grad, *saved)
+    of_A_log, of_D, of_bias = parameter_gradients(of_scan, dt_proj.shape[1])
     return *of_large, *convolution_gradients(of_convolution, conv_weight.shape[2]), of_bias, of_A_log, of_D
 
 
