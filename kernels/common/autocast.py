@@ -22,7 +22,7 @@ def default_dtype(x: Tensor) -> torch.dtype:
 
 
 def without_autocast(reference: Function) -> Function:
-    """A function of tensors that computes as if autocast were off, as kernels do: it would round float32 products."""
+    """A function of tensors, computed without autocast, which would round its float32 products."""
 
     @wraps(reference)
     def computed(x: Tensor, *others: Any, **options: Any) -> Any:

@@ -76,8 +76,9 @@ class _SolveAdjoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
+        systems = ctx.saved_tensors
         # A compiler would trace the refusal too; it has no second derivative anyway.
-        solve, systems = _Adjoint.forward if torch.compiler.is_compiling() else _Adjoint.apply, ctx.saved_tensors
+        solve = _Adjoint.forward if torch.compiler.is_compiling() else _Adjoint.apply
         return solve(grad, ctx.iterations, *systems), None, *(None for _ in systems)
 
 
