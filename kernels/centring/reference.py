@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mixerlab.kernels.common.autocast import without_autocast
 from mixerlab.kernels.common.chunked import decay_between, from_chunks, to_chunks
 
 CHUNK_SIZE = 32  # positions whose weights the kernel holds: those of 64 do not fit in registers
@@ -33,6 +34,7 @@ def weighted_means(x: Tensor, log_decay: Tensor, beta: Tensor) -> tuple[Tensor, 
     return from_chunks((sums / total[..., None]).to(dtype), length), from_chunks(beta / total, length)
 
 
+@without_autocast
 def centred_reference(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
     """See `kernels.centring.centred`."""
     pairs = torch.cat((k, v), dim=-1)

@@ -1,7 +1,13 @@
 """What autocast does to operators, which PyTorch does not know as its own."""
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor
+
+Function = TypeVar("Function", bound=Callable)
 
 
 def autocast(*tensors: Tensor) -> list[Tensor]:
@@ -13,3 +19,14 @@ def default_dtype(x: Tensor) -> torch.dtype:
     """Autocast's dtype if autocast is on, else that of `x`."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def without_autocast(reference: Function) -> Function:
+    """A function of tensors, computed without autocast, which would round its float32 products."""
+
+    @wraps(reference)
+    def computed(x: Tensor, *others: Any, **options: Any) -> Any:
+        with torch.autocast(x.device.type, enabled=False):
+            return reference(x, *others, **options)
+
+    return computed  # type: ignore[return-value]

@@ -14,6 +14,8 @@ output of an earlier call is alive, autograd keeps the stream of that call for i
 capture through it. The default stream cannot join one: PyTorch then refuses to capture, for `x * y` too. So make
 earlier calls on another stream, as warming up does, or delete their outputs. (PyTorch 2.13 has a switch for this case,
 `torch.autograd.graph.set_override_stale_capture_stream`.)
+
+A backward reads `ctx.saved_tensors` once: activation checkpointing allows no more.
 """
 
 import inspect

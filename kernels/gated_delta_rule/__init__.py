@@ -1,7 +1,5 @@
 """The gated delta rule (Gated DeltaNet, Yang, Kautz, Hatamizadeh 2024), differentiable in every input."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -39,12 +37,10 @@ def gated_delta_rule(
         Like v. Sums are in float32 (float64 for float64 inputs).
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, a scale that is not finite, or a backend that cannot run.
+        ValueError: shapes or dtypes that do not fit, or a backend that cannot run.
     """
     check_inputs(q, k, v, log_decay, beta, grouped=True)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    if not math.isfinite(scale):
-        raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
     if gated_delta_rule_backend(q.device, q.dtype, q.shape[-1], chunk_size, backend) == "reference":
         return gated_delta_rule_reference(q, k, v, log_decay, beta, scale, chunk_size)
 

@@ -15,9 +15,11 @@ products go from chunk to chunk.
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.common.autocast import without_autocast
 from mixerlab.kernels.common.chunked import decay_between, from_chunks, to_chunks
 
 
+@without_autocast
 def gated_delta_rule_reference(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
 ) -> Tensor:
@@ -64,6 +66,7 @@ def chunk_by_chunk(q: Tensor, k: Tensor, scores: Tensor, writes: Tensor, reads: 
     return torch.stack(outputs, dim=2)
 
 
+@without_autocast
 def gated_delta_rule_steps(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, memory: Tensor, scale: float | None = None
 ) -> Tensor:

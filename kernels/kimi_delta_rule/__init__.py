@@ -28,7 +28,7 @@ def kimi_delta_rule(
         log_decay: `log g_t <= 0`, `[B, T, H, D]`, at least float32.
         beta: step size in [0, 2], `[B, T, H]`, at least float32.
         scale: multiplies the output; `1 / sqrt(D)` by default.
-        chunk_size: positions that are solved together, a power of two; speed only.
+        chunk_size: positions that are solved together. It changes the speed, but not the function.
         backend: `auto`, `reference` (PyTorch, any device) or `triton`.
 
     Returns:

@@ -16,19 +16,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mixerlab.kernels.common.autocast import without_autocast
 from mixerlab.kernels.common.chunked import from_chunks, to_chunks
 from mixerlab.kernels.gated_delta_rule.reference import chunk_by_chunk
 
 SMALL = 8  # below it, products of blocks are sums over the channels, not matrix products
 
 
+@without_autocast
 def kimi_delta_rule_reference(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
 ) -> Tensor:
     """See `kernels.kimi_delta_rule.kimi_delta_rule`."""
     length, out_dtype = q.shape[1], v.dtype
     dtype = torch.promote_types(q.dtype, torch.float32)
-    chunk_size = min(chunk_size, 1 << (length - 1).bit_length())
+    chunk_size = 1 << (min(chunk_size, length) - 1).bit_length()  # blocks double: the next power of two
     q = scale * q.to(dtype)
     q, k, v, log_decay, beta = (to_chunks(x.to(dtype), chunk_size) for x in (q, k, v, log_decay, beta))
     b, beta = log_decay.cumsum(-2), beta[..., None]

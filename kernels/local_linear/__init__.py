@@ -28,7 +28,8 @@ def solved_probe(
 
     The systems are solved from zero in `iterations` steps of conjugate gradients, and so are those of the adjoint in
     the backward (implicit differentiation). Memory does not grow with their number, nor with the square of the length:
-    `CHUNK_SIZE` queries are solved at once, and their weights are computed again in the backward.
+    `CHUNK_SIZE` queries are solved at once, and their weights are computed again in the backward. There is no second
+    derivative.
 
     Args:
         q, k: `[B, T, H, D]`.

@@ -34,7 +34,7 @@ def _(q, k, scale, ridge, relative, iterations, triton):
     return q.new_empty(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
 
 
-@operator("solved_probe_backward", like="q k")
+@operator("solved_probe_backward", like="q k", refusal="solved_probe cannot be differentiated twice")
 def backward(grad, q, k, probe, scale: float, ridge: float, relative: bool, iterations: int, triton: bool):
     """The gradients of q and k."""
     wide_q, wide_k, grad, probe = _wide(q, k, grad, probe)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.common.autocast import without_autocast
+
 
 class Systems(NamedTuple):
     """`Var_p(k) + ridge` of some queries: `[B, H, C, ...]`, over S keys."""
@@ -23,6 +25,7 @@ class Systems(NamedTuple):
 Solver = Callable[[Systems, Tensor, int], Tensor]  # (systems, right-hand sides, iterations) to solutions
 
 
+@without_autocast
 def build_systems(q: Tensor, k: Tensor, hidden: Tensor, scale: float, ridge: float, relative: bool) -> Systems:
     """Of queries `[B, H, C, D]` over keys `[B, H, S, D]`, but for those that are `hidden`, bool `[..., C, S]`."""
     logits = (scale * q @ k.mT).masked_fill_(hidden, -torch.inf)
@@ -47,11 +50,13 @@ def conjugate_gradients(systems: Systems, right: Tensor, iterations: int) -> Ten
     return scale * solution
 
 
+@without_autocast
 def solve(q: Tensor, systems: Systems, iterations: int, solver: Solver = conjugate_gradients) -> Tensor:
     """The probes `[B, H, C, D]` of queries."""
     return solver(systems, systems.weights @ systems.keys - q, iterations)
 
 
+@without_autocast
 def gradients(
     grad: Tensor,
     q: Tensor,

@@ -26,7 +26,7 @@ def mesa(
     `H_t = g_t H_{t-1} + beta_t k_t k_t^T` and `G_t = g_t G_{t-1} + beta_t v_t k_t^T`, both 0 before the first position
     (arXiv 2506.05233, the mesa layer with forgetting). The systems are solved by conjugate gradients from zero, in at
     most `iterations` steps. The backward solves the adjoint system in the same way (implicit differentiation), so its
-    memory does not grow with the number of steps.
+    memory does not grow with the number of steps. There is no second derivative.
 
     The reference takes all the steps. In the Triton kernels each position takes steps until `|residual| <= 1e-4
     |right-hand side|` (1e-6 in float32). A result never depends on later positions, other sequences or heads.

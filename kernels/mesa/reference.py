@@ -14,7 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.common.autocast import without_autocast
 from mixerlab.kernels.common.chunked import decay_between, from_chunks, to_chunks
+
+NOT_TWICE = "mesa cannot be differentiated twice"
 
 
 class Systems(NamedTuple):
@@ -73,8 +76,28 @@ class _SolveAdjoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        systems = Systems(*ctx.saved_tensors)
-        return conjugate_gradients(systems, grad, ctx.iterations), None, *(None for _ in systems)
+        systems = ctx.saved_tensors
+        # A compiler would trace the refusal too; it has no second derivative anyway.
+        solve = _Adjoint.forward if torch.compiler.is_compiling() else _Adjoint.apply
+        return solve(grad, ctx.iterations, *systems), None, *(None for _ in systems)
+
+
+class _Adjoint(torch.autograd.Function):
+    """The solution for `grad`. A function that refuses a second derivative: it would lack what comes through `A`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, iterations: int, *systems: Tensor) -> Tensor:
+        return conjugate_gradients(Systems(*systems), grad, iterations)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        raise RuntimeError(NOT_TWICE)
 
 
 def build_systems(
@@ -98,6 +121,7 @@ def build_systems(
     return Systems(k, weights, from_start, ridge[None, :, None, None, :], key_states), value_states, state
 
 
+@without_autocast
 def mesa_reference(
     q: Tensor,
     k: Tensor,
@@ -122,7 +146,7 @@ def mesa_reference(
 
     fixed = Systems(*(part.detach() for part in systems))
     x = conjugate_gradients(fixed, q.detach(), iterations)
-    x = x + _SolveAdjoint.apply(q - systems.apply(x), iterations, *fixed)
+    x = x + _SolveAdjoint.apply(q - systems.apply(x), iterations, *systems)
     o = from_chunks(systems.read(x, v, value_states), length).to(out_dtype)
     if memory is not None:
         memory.copy_(state)

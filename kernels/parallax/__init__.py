@@ -8,8 +8,6 @@ Parallax: Parameterized Local Linear Attention for Language Modeling (equation `
 `README.md` has the gradients, the kernels and their speed.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -51,8 +49,6 @@ def parallax_attention(
         ValueError: shapes, devices or options that do not fit.
     """
     check_inputs(window, q=q, rho=rho, k=k, v=v)
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if parallax_backend(q.device, q.dtype, q.shape[-1], backend) == "reference":
         return parallax_reference(q, rho, k, v, scale, window)

@@ -34,7 +34,7 @@ def scan_backward(
 
 @scan.register_fake
 def _(u, delta, delta_bias, A, BC, D, z):
-    return u.new_empty(u.shape), u.new_empty(u.shape), u.new_empty(states_shape(u, A))
+    return triton_scan.empty_results(u, A)
 
 
 @scan_backward.register_fake
@@ -42,12 +42,6 @@ def _(grad, u, delta, delta_bias, A, BC, D, z, ungated, states):
     groups, channels, n = A.shape
     of_parameters = A.new_empty((groups, channels * (n + 2)))
     return *(x.new_empty(x.shape) for x in (u, delta, BC, z)), of_parameters
-
-
-def states_shape(u: Tensor, A: Tensor) -> tuple[int, ...]:
-    """The shape of the states that the forward kernel saves, in the dtype of `u`."""
-    batch, length, channels = u.shape
-    return batch, -(-length // triton_scan.BACKWARD[0]), A.shape[-1], channels
 
 
 def parameter_gradients(packed: Tensor, channels: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -251,20 +251,26 @@ def forward(u, delta, delta_bias, A, BC, D, z, *, from_log: bool = False) -> tup
     """
     batch, length, channels = u.shape
     groups, _, n = A.shape
-    blocks, every = _blocks(n, *FORWARD), BACKWARD[0]
+    blocks = _blocks(n, *FORWARD)
     u, delta, z, BC, A, D, delta_bias = (addressable(x) for x in (u, delta, z, BC, A, D, delta_bias))
-    y, ungated = (u.new_empty(u.shape) for _ in range(2))
-    starts = u.new_empty((batch, triton.cdiv(length, every), n, channels))
+    results = empty_results(u, A)
     scan_forward_kernel[(triton.cdiv(channels, blocks["BLOCK_C"]), batch)](
-        *(u, delta, z, BC, A, D, delta_bias, y, ungated, starts),
+        *(u, delta, z, BC, A, D, delta_bias, *results),
         *(length, channels, batch // groups),
         _group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC),
-        EVERY=every,
+        EVERY=BACKWARD[0],
         FROM_LOG=from_log,
         **blocks,
     )
-    return y, ungated, starts
+    return results
+
+
+def empty_results(u: Tensor, A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for those of `forward`."""
+    batch, length, channels = u.shape
+    starts = u.new_empty((batch, triton.cdiv(length, BACKWARD[0]), A.shape[2], channels))
+    return u.new_empty(u.shape), u.new_empty(u.shape), starts
 
 
 def backward(

@@ -4,7 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mixerlab.kernels.common.autocast import without_autocast
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
+from mixerlab.kernels.common.shapes import check_shapes
 
 MAX_TAPS = 4  # a thread of the kernel keeps that many rows in registers
 
@@ -24,13 +26,10 @@ def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    if x.ndim != 3 or weight.ndim != 2 or x.shape[2] != weight.shape[0]:
-        raise ValueError(
-            f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}: pass x [batch, T, channels] and"
-            " weight [channels, taps]"
-        )
-    if bias is not None and bias.shape != x.shape[2:]:
-        raise ValueError(f"bias has shape {tuple(bias.shape)}: pass {tuple(x.shape[2:])}, to fit x")
+    check_shapes(("x", x, ("batch", "T", "channels")))
+    check_shapes(("weight", weight, (*x.shape[2:], "taps")), fitting=f"x {tuple(x.shape)}")
+    if bias is not None:
+        check_shapes(("bias", bias, x.shape[2:]), fitting=f"x {tuple(x.shape)}")
     if resolve_backend(backend, x.device, why_not_kernel(x, weight)) == "reference":
         return _reference(x, weight, bias)
     from mixerlab.kernels.short_convolution.operator import convolution  # here, because Triton is optional
@@ -41,6 +40,7 @@ def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
     return convolution(x, weight.float()[None], bias.float()[None])
 
 
+@without_autocast
 def _reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     channels, taps = weight.shape
     dtype = torch.promote_types(x.dtype, torch.float32)

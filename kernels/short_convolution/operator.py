@@ -35,8 +35,8 @@ def _(grad, x, weight, bias):
 
 
 def _gradients(ctx, grad):
-    weight = ctx.saved_tensors[1]
-    grad_x, of_parameters = convolution_backward(grad, *ctx.saved_tensors)
+    x, weight, bias = ctx.saved_tensors
+    grad_x, of_parameters = convolution_backward(grad, x, weight, bias)
     return grad_x, *parameter_gradients(of_parameters, weight.shape[2])
 
 

@@ -20,6 +20,7 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     Raises:
         ValueError: shapes that do not fit.
     """
+    check_shapes(("q", q, ("B", "T", "H", "D")))
     check_shapes(("k", k, q.shape), ("v", v, q.shape), fitting=f"q {tuple(q.shape)}")
     if is_short(q.device, q.dtype, q.shape[1], q.shape[3]):
         from mixerlab.kernels.softmax_attention.operator import short_attention  # here, because Triton is optional

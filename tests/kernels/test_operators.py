@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import FLOAT32, check_replicas, draw
+from cases import BACKENDS, FLOAT32, Recorded, check_replicas, draw, run
+from every_mixer import prefer_kernels
 from formulas import EPS
 from test_heads import NORMED as WITH_GAINS
 from test_heads import PARTS, columns_of, frequencies
@@ -13,6 +14,7 @@ from test_population_step import for_moments, for_parameters
 from test_recurrences import kimi_inputs, mesa_inputs, probe_inputs, random_inputs, solved
 from test_selective_scan import block_inputs, make_inputs
 from torch.utils._pytree import tree_map_only
+from torch.utils.checkpoint import checkpoint
 
 from mixerlab.kernels import fused
 from mixerlab.kernels.centring import centred
@@ -142,16 +144,56 @@ def test_a_replica_gets_what_it_gets_alone(device, name, layout, backend):
     check_replicas(partial(function, backend=backend), inputs, dims, 1e-5 if name in RECURRENCES else FLOAT32)
 
 
-@pytest.mark.parametrize("name", [name for name in OPERATORS if "heads" not in name])  # those PyTorch refuses
-def test_second_gradients_are_refused(device, name):
+FOLLOWING = ["rms_norm", "add_rms_norm", "add_rms_norm of nothing", "linear", "linear with a bias", "swiglu_mlp"]
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name not in (*SHORT, *FOLLOWING, "softmax by PyTorch")])
+def test_autocast_changes_nothing_of_a_reference(name, device):
+    function, make = OPERATORS[name]
+    reference = partial(function, *(x.to(device) for x in make(0)), backend="reference")
+    expected = reference()
+    with torch.autocast(device, torch.bfloat16):
+        torch.testing.assert_close(reference(), expected, rtol=0, atol=0)
+
+
+# The steps of a solved probe are one operator, PyTorch's too.
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name not in (*SHORT, "solved_probe")])
+def test_a_reference_runs_no_kernel(name, monkeypatch):
+    """Nor do the operators that it calls, on a GPU either."""
+    prefer_kernels(monkeypatch)
+    function, make = OPERATORS[name]
+    with Recorded() as recorded:
+        function(*make(0), backend="reference")
+    assert not recorded.calls
+
+
+SOLVERS = ["mesa", "solved_probe"]  # whose derivative is implicit
+TWICE = [(name, "triton") for name in OPERATORS if "heads" not in name]  # those PyTorch refuses
+TWICE += [(name, "reference") for name in SOLVERS]
+
+
+@pytest.mark.parametrize(("name", "backend"), TWICE)
+def test_second_gradients_are_refused(device, name, backend):
     skip_if_too_large(name, device)
     function, make = OPERATORS[name]
     inputs = [x.to(device).requires_grad_(x.is_floating_point()) for x in make(0)]
-    results = function(*inputs, backend="triton")
+    results = function(*inputs, backend=backend)
     total = sum(x.square().sum() for x in ([results] if isinstance(results, torch.Tensor) else results))
     gradients = torch.autograd.grad(total, [x for x in inputs if x.requires_grad], create_graph=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice") as refused:
         sum(gradient.sum() for gradient in gradients).backward()
+    assert name not in SOLVERS or "reference" not in str(refused.value)  # which refuses too
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name not in SHORT])
+def test_under_activation_checkpointing(device, name, backend):
+    """The forward runs again in the backward, which may read what it saved only once."""
+    function, make = OPERATORS[name]
+    inputs, function = [x.to(device) for x in make(0)], partial(function, backend=backend)
+    torch.testing.assert_close(
+        run(partial(checkpoint, function, use_reentrant=False), inputs), run(function, inputs), rtol=0, atol=0
+    )
 
 
 def zeros(*shape, dtype=F32):
@@ -174,11 +216,12 @@ MOMENTS, MOVED = for_moments("cpu", 5), for_parameters("cpu", 5)
 TRITON = {"backend": "triton"}
 WRONG = [
     (fused.rms_norm, (X[0], zeros(4), EPS), {}, r"weight has shape \(4,\)"),
-    (fused.add_rms_norm, (X[0], zeros(3, 4), zeros(8), EPS), {}, r"y \(3, 4\)"),
+    (fused.add_rms_norm, (X[0], zeros(3, 4), zeros(8), EPS), {}, r"y has shape \(3, 4\)"),
     (fused.swiglu, (zeros(2, 8), zeros(2, 4)), {}, r"up torch.float32 \(2, 4\)"),
-    (fused.swiglu_mlp, (zeros(3, 8), zeros(30, 8), zeros(8, 16)), {}, r"pass gate_up \[2 H, D\] and down \[D, H\]"),
+    (fused.swiglu_mlp, (zeros(3, 8), zeros(30, 8), zeros(8, 16)), {}, r"gate_up has shape \(30, 8\): pass \[32, 8\]"),
     (fused.embedding, (ROWS[0], zeros(2, 3, 5)), {}, r"weight has shape \(2, 3, 5\)"),
-    (fused.linear, (zeros(2, 8), zeros(4, 7)), {}, r"weight has shape \(4, 7\) and x \(2, 8\)"),
+    (fused.linear, (zeros(2, 8), zeros(4, 7)), {}, r"weight has shape \(4, 7\): pass \[M, 8\], to fit x \(2, 8\)"),
+    (fused.linear, (zeros(2, 8), zeros(4, 8), zeros(1)), {}, r"bias has shape \(1,\): pass \[4\]"),
     (fused.linear, (zeros(2, 8), zeros(4, 8).bfloat16()), {}, "x is torch.float32 and weight torch.bfloat16"),
     (fused.cross_entropy, (zeros(2, 3, 5), ROWS[0, :2]), {}, r"targets \(2,\)"),
     (split_heads, (X, [Part(3, 4)]), {}, r"packed has shape \(2, 3, 8\).* 12 columns"),
@@ -190,14 +233,14 @@ WRONG = [
         r"gains have shapes \[\(4,\)\] for .* \[4, 4\]",
     ),
     (convolve_heads, (X, zeros(7, 4), [Part(2, 4, Form.COPY)]), {}, r"the parts end at columns \[8\]: .* not 7"),
-    (short_convolution, (zeros(2, 5, 3), zeros(2, 4), zeros(3)), {}, r"weight \(2, 4\)"),
+    (short_convolution, (zeros(2, 5, 3), zeros(2, 4), zeros(3)), {}, r"weight has shape \(2, 4\): pass \[3, taps\]"),
     (short_convolution, (zeros(2, 5, 3), zeros(3, 5)), TRITON, "at most 4 taps, not 5"),
     (gated_delta_rule, without(DELTA, 0, DELTA[0][0]), {}, "q has shape"),
-    (gated_delta_rule, DELTA, {"scale": float("nan")}, "scale=nan"),
     (gated_delta_rule, [x.double() for x in DELTA], TRITON, "dtype=torch.float64"),
     (kimi_delta_rule, without(DELTA, 3, zeros(2, 5, 2, 1)), {}, r"log_decay has shape \(2, 5, 2, 1\)"),
     (mesa, [*DELTA, zeros(16)], {}, "ridge has shape"),
     (mesa, [*DELTA, zeros(2, 16)], {"iterations": 0}, "iterations=0"),
+    (softmax_attention, [X] * 3, {}, r"q has shape \(2, 3, 8\): pass \[B, T, H, D\]"),
     (softmax_attention, (QKV[0], zeros(1, 4, 1, 8), QKV[2]), {}, r"k has shape \(1, 4, 1, 8\)"),
     (solved_probe, (QKV[0], zeros(1, 4, 1, 8)), {"scale": 1.0, "ridge": 1.0}, r"k has shape \(1, 4, 1, 8\)"),
     (selective_scan, without(SCAN, 1, zeros(2, 5, 2)), {}, "^delta has shape"),
@@ -207,13 +250,13 @@ WRONG = [
     (parallax_attention, without(QKV, 3, zeros(1, 4, 2, 8).to("meta")), {}, "v is on meta"),
     (parallax_attention, without(QKV, 1, zeros(1, 3, 2, 8)), {}, r"rho has shape \(1, 3, 2, 8\)"),
     (parallax_attention, [*[zeros(1, 4, 3, 8)] * 2, *QKV[2:]], {}, "q has 3 heads, not a multiple of the 2"),
-    (parallax_attention, QKV, {"scale": float("nan")}, "scale=nan"),
     (parallax_attention, QKV, {"window": 0}, "window=0"),
     (parallax_decode, CACHED, {"lengths": torch.tensor([1, 2])}, "lengths is torch.int64"),
     (parallax_decode, CACHED, {"window": 0}, "window=0"),
     (parallax_decode, without(CACHED, 0, zeros(2, 9, 4, 16)), {}, r"\(2, 9, 4, 16\)"),
     (parallax_decode, without(CACHED, 2, zeros(2, 40, 3, 16)), {}, r"\(2, 40, 3, 16\)"),
-    (fused.gates, (X, X[..., :3], zeros(2)), {}, r"decay_bias has shape \(2,\): pass a number for each of 8 columns"),
+    (fused.gates, (X, X[..., :3], zeros(2)), {}, r"decay_bias has shape \(2,\): pass \[8\]"),
+    (fused.gates, (X, X[:, :2, :3], zeros(8)), TRITON, r"beta_logit has shape \(2, 2, 3\): pass \[2, 3, H\]"),
     (join_columns, ([zeros(2, 3), zeros(3, 3)],), TRITON, "one R"),
     (join_columns, ([zeros(2, 3)], torch.float64), TRITON, "gives float32, not torch.float64"),
     (join_columns, ([zeros(2, 3, dtype=torch.float16)],), TRITON, "not torch.float16"),

@@ -29,7 +29,7 @@ def assert_close(tensors, tolerance=1e-5, **options):
 @pytest.mark.parametrize("window", [None, 1, 40])
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_it_is_the_end_of_the_whole_sequence(tokens, window):
-    """Two formulas: this reference over the cache, and that of training over all positions."""
+    """What a token of a cache sees is what it sees in training."""
     q, rho, k, v = draw(2, 90, 4, 2, 90, 16, dtype=torch.float64)
     whole = parallax_attention(q, rho, k, v, window=window, backend="reference")
     end = parallax_decode(q[:, -tokens:], rho[:, -tokens:], k, v, window=window, backend="reference")

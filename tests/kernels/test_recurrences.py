@@ -112,7 +112,7 @@ def probe_inputs(seed, length, dim=16, dtype=F32, device="cpu"):
     return draw(*[(1, length, 2, dim)] * 2, device=device, dtype=dtype, seed=seed)
 
 
-LENGTHS = [(1, 64), (63, 64), (64, 64), (65, 64), (70, 16), (23, 8)]
+LENGTHS = [(1, 64), (63, 64), (64, 64), (65, 64), (70, 16), (23, 8), (23, 6)]
 
 
 @pytest.mark.parametrize(("length", "chunk_size"), LENGTHS)
@@ -223,6 +223,12 @@ def test_thirty_steps_of_mesa_reach_the_stated_residual(gamma, distinct_keys):
     chunks, *_ = build_systems(k, k, log_decay, torch.ones_like(log_decay), torch.full((1, 64), 0.25))
     residual = (q - chunks.apply(conjugate_gradients(chunks, q, 30))).norm(dim=-1)
     assert residual.max() < 1e-4
+
+
+def test_the_reference_of_mesa_compiles_without_a_break():
+    inputs, function = mesa_inputs(2, length=9), partial(mesa, iterations=2, chunk_size=4)
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(run(compiled, inputs), run(function, inputs))
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])

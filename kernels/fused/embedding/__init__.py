@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
+from mixerlab.kernels.common.shapes import check_shapes
 
 
 def embedding(tokens: Tensor, weight: Tensor, *, backend: str = "auto") -> Tensor:
@@ -22,8 +23,7 @@ def embedding(tokens: Tensor, weight: Tensor, *, backend: str = "auto") -> Tenso
     Raises:
         ValueError: a weight that is not a matrix, or a backend that cannot run here.
     """
-    if weight.ndim != 2:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}: pass [V, D]")
+    check_shapes(("weight", weight, ("V", "D")))
     if resolve_backend(backend, weight.device, why_not_triton(weight)) == "reference":
         # PyTorch adds up the gradients of a row in the dtype of the table. In bfloat16 a sum stops growing after about
         # 256 equal terms.

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
+from mixerlab.kernels.common.shapes import check_shapes
 
 
 def gates(
@@ -34,15 +35,15 @@ def gates(
         The shapes of their logits, in float32; float64 for float64 logits.
 
     Raises:
-        ValueError: a bias or rate of another shape, or a backend that cannot run here.
+        ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    for name, x, logit in (
-        ("decay_bias", decay_bias, decay_logit),
-        ("log_rate", log_rate, decay_logit),
-        ("beta_bias", beta_bias, beta_logit),
-    ):
-        if x is not None and x.shape != logit.shape[-1:]:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}: pass a number for each of {logit.shape[-1]} columns")
+    of_decay, of_beta = decay_logit.shape[-1:], beta_logit.shape[-1:]
+    given = ("decay_bias", decay_bias, of_decay), ("log_rate", log_rate, of_decay), ("beta_bias", beta_bias, of_beta)
+    check_shapes(  # the kernels trust these shapes: they would write behind the betas of fewer positions
+        ("beta_logit", beta_logit, (*decay_logit.shape[:-1], "H")),
+        *((name, x, shape) for name, x, shape in given if x is not None),
+        fitting=f"decay_logit {tuple(decay_logit.shape)} and beta_logit {tuple(beta_logit.shape)}",
+    )
     parameters = [x for x in (decay_bias, log_rate, beta_bias) if x is not None]
     why = why_not_triton(decay_logit, beta_logit, *parameters)
     if resolve_backend(backend, decay_logit.device, why) == "triton":
@@ -50,8 +51,8 @@ def gates(
 
         # One group of parameters; under vmap each replica is another.
         logits = (x.reshape(1, -1, x.shape[-1]) for x in (decay_logit, beta_logit))
-        given = (x if x is None else x[None] for x in (decay_bias, log_rate, beta_bias))
-        log_decay, beta = gates_of_groups(*logits, *given)
+        of_group = (x if x is None else x[None] for x in (decay_bias, log_rate, beta_bias))
+        log_decay, beta = gates_of_groups(*logits, *of_group)
         return log_decay.view(decay_logit.shape), beta.view(beta_logit.shape)
     wide = torch.promote_types(decay_logit.dtype, torch.float32)
     decay_logit, beta_logit = decay_logit.to(wide) + decay_bias, beta_logit.to(wide)

@@ -85,8 +85,8 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, d_log_decay, d_beta):
-    _, beta_logit, *parameters = ctx.saved_tensors
-    of_decay, of_beta, sums = gates_backward(d_log_decay, d_beta, *ctx.saved_tensors)
+    _, beta_logit, *parameters = saved = ctx.saved_tensors
+    of_decay, of_beta, sums = gates_backward(d_log_decay, d_beta, *saved)
     channels, heads = parameters[0].shape[-1], beta_logit.shape[-1]
     parts = zip(parameters, sums.split((channels, channels, heads), dim=-1), strict=True)
     return of_decay, of_beta, *(None if x is None else y.to(x.dtype) for x, y in parts)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mixerlab.kernels.common.autocast import autocast
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
+from mixerlab.kernels.common.shapes import check_shapes
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str = "auto") -> Tensor:
@@ -29,10 +30,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: st
     Raises:
         ValueError: shapes or dtypes that do not fit, or a backend that cannot run here.
     """
-    if weight.ndim != 2 or x.shape[-1:] != weight.shape[1:]:
-        raise ValueError(
-            f"weight has shape {tuple(weight.shape)} and x {tuple(x.shape)}: pass a weight [M, K] for x [..., K]"
-        )
+    check_shapes(("weight", weight, ("M", *x.shape[-1:])), fitting=f"x {tuple(x.shape)}")
+    if bias is not None:
+        check_shapes(("bias", bias, weight.shape[:1]), fitting=f"weight {tuple(weight.shape)}")
     x, weight = autocast(x, weight)
     if x.dtype != weight.dtype:
         raise ValueError(f"x is {x.dtype} and weight {weight.dtype}: cast both to one dtype, or use autocast")

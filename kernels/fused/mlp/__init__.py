@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mixerlab.kernels.common.autocast import autocast
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
+from mixerlab.kernels.common.shapes import check_shapes
 from mixerlab.kernels.fused.linear import linear
 from mixerlab.kernels.fused.swiglu import swiglu_packed
 
@@ -29,11 +30,8 @@ def swiglu_mlp(x: Tensor, gate_up: Tensor, down: Tensor, *, backend: str = "auto
         ValueError: shapes or dtypes that do not fit, or a backend that cannot run here.
     """
     width, inner = x.shape[-1], down.shape[-1]
-    if gate_up.shape != (2 * inner, width) or down.shape != (width, inner):
-        raise ValueError(
-            f"gate_up has shape {tuple(gate_up.shape)}, down {tuple(down.shape)} and x {tuple(x.shape)}: "
-            "pass gate_up [2 H, D] and down [D, H] for x [..., D]"
-        )
+    check_shapes(("down", down, (width, "H")), fitting=f"x {tuple(x.shape)}")
+    check_shapes(("gate_up", gate_up, (2 * inner, width)), fitting=f"x {tuple(x.shape)} and down {tuple(down.shape)}")
     x, gate_up, down = autocast(x, gate_up, down)
     if not x.dtype == gate_up.dtype == down.dtype:
         raise ValueError(

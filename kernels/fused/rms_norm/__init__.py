@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
+from mixerlab.kernels.common.shapes import check_shapes
 
 MAX_WIDTH = 1024  # a row is one tile of the kernel
 
@@ -40,8 +41,8 @@ def add_rms_norm(
     `x` and `y` have the same shape; without `y` the sum is `x` itself. The backward is one launch too: it adds up the
     gradient that reaches `s` through the norm and the one that reaches it past the norm.
     """
-    if y is not None and x.shape != y.shape:
-        raise ValueError(f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}: pass two of the same shape")
+    if y is not None:
+        check_shapes(("y", y, x.shape), fitting=f"x {tuple(x.shape)}")
     out_dtype = default_dtype(x)
     if _backend(backend, x, weight, *(() if y is None else (y,))) == "reference":
         total = x if y is None else x + y
@@ -57,10 +58,7 @@ def add_rms_norm(
 
 
 def _backend(backend: str, x: Tensor, weight: Tensor, *others: Tensor) -> str:
-    if weight.shape != x.shape[-1:]:
-        raise ValueError(
-            f"weight has shape {tuple(weight.shape)} and x {tuple(x.shape)}: pass a weight [D] for x [..., D]"
-        )
+    check_shapes(("weight", weight, x.shape[-1:]), fitting=f"x {tuple(x.shape)}")
     why = why_not_triton(x, weight, *others)
     if x.shape[-1] > MAX_WIDTH:
         why = f"the kernel takes rows of at most {MAX_WIDTH}, not {x.shape[-1]}"

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.parallax.reference import attend
+
 
 def decode_reference(
     q: Tensor,
@@ -13,23 +15,15 @@ def decode_reference(
     scale: float,
     window: int | None,
 ) -> Tensor:
-    """`parallax_decode`; see there. Scores are computed in float32, or float64 for float64 inputs."""
-    batch, tokens, heads, _ = q.shape
-    cache_len = k_cache.shape[1]
-    compute = torch.promote_types(q.dtype, torch.float32)
+    """`parallax_decode`; see there."""
+    tokens, cache_len = q.shape[1], k_cache.shape[1]
     keys = torch.arange(cache_len, device=q.device)
     if lengths is None:
-        lengths = torch.full((batch,), cache_len, dtype=torch.int32, device=q.device)
-    last = lengths[:, None] - tokens + torch.arange(tokens, device=q.device)  # [B, n], the position of each token
-    seen = (keys <= last[..., None]) & (last[..., None] >= 0)  # [B, n, S]
+        lengths = keys.new_full(q.shape[:1], cache_len)
+    at = lengths[:, None, None] - tokens + torch.arange(tokens, device=q.device)[:, None]  # [B, n, 1]
+    seen = keys <= at  # [B, n, S]: by each token, at its position
     if window is not None:
-        seen &= keys > last[..., None] - window
-    filled = (keys < lengths[:, None])[..., None, None]
-    k, v = (x.to(compute).masked_fill(~filled, 0) for x in (k_cache, v_cache))
-    k, v = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (k, v))
-    seen = seen[:, None]  # [B, 1, n, S]
-    logits = torch.einsum("bnhd,bshd->bhns", q.to(compute), k) * scale
-    p = logits.masked_fill(~seen, -torch.inf).softmax(dim=-1).masked_fill(~seen, 0)
-    t = torch.einsum("bnhd,bshd->bhns", rho.to(compute), k)
-    mean_t = (p * t).sum(dim=-1, keepdim=True)
-    return torch.einsum("bhns,bshd->bnhd", p * (1 + mean_t - t), v).to(q.dtype)
+        seen &= keys > at - window
+    behind = (keys >= lengths[:, None])[..., None, None]
+    k, v = (x.masked_fill(behind, 0) for x in (k_cache, v_cache))
+    return attend(q, rho, k, v, ~seen[:, None], scale).masked_fill(~seen.any(dim=-1)[..., None, None], 0)

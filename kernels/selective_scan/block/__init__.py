@@ -68,8 +68,11 @@ def mamba_block(
         float32 = (t.float()[None] for t in (conv_weight, conv_bias, dt_bias, A_log, D))
         # One group of parameters; under vmap each replica is another.
         return block(xz, x_proj[None], dt_proj[None], *float32)[0]
-    x, z = xz.chunk(2, dim=-1)
-    u = short_convolution(x, conv_weight, conv_bias, backend="reference" if backend == "reference" else "auto")
-    dt, B, C = linear(u, x_proj).split((rank, n, n), dim=-1)
-    A = -A_log.to(torch.promote_types(A_log.dtype, torch.float32)).exp()
-    return selective_scan(u, linear(dt, dt_proj), dt_bias, A, B, C, D, z, backend=backend)
+    of_others = "reference" if backend == "reference" else "auto"
+    with torch.autocast(xz.device.type, enabled=False):  # the kernel multiplies in the dtype of xz
+        x, z = xz.chunk(2, dim=-1)
+        u = short_convolution(x, conv_weight, conv_bias, backend=of_others)
+        dt, B, C = linear(u, x_proj, backend=of_others).split((rank, n, n), dim=-1)
+        A = -A_log.to(torch.promote_types(A_log.dtype, torch.float32)).exp()
+        delta = linear(dt, dt_proj, backend=of_others)
+        return selective_scan(u, delta, dt_bias, A, B, C, D, z, backend=backend)

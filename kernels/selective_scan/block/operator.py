@@ -8,7 +8,7 @@ from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.fused.linear.operator import weight_gradient
 from mixerlab.kernels.selective_scan import triton_scan
 from mixerlab.kernels.selective_scan.block import triton_projections
-from mixerlab.kernels.selective_scan.operator import parameter_gradients, states_shape
+from mixerlab.kernels.selective_scan.operator import parameter_gradients
 from mixerlab.kernels.short_convolution import triton_convolution
 from mixerlab.kernels.short_convolution.operator import parameter_gradients as convolution_gradients
 
@@ -59,8 +59,8 @@ def _(xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A_log, D):
     batch, length, _ = xz.shape
     u = xz.new_empty((batch, length, dt_proj.shape[1]))
     BC = xz.new_empty((batch, length, 2 * A_log.shape[2]), dtype=torch.float32)
-    delta, y, ungated = (u.new_empty(u.shape) for _ in range(3))
-    dt, states = u.new_empty((batch, length, dt_proj.shape[2])), u.new_empty(states_shape(u, A_log))
+    dt, delta = u.new_empty((batch, length, dt_proj.shape[2])), u.new_empty(u.shape)
+    y, ungated, states = triton_scan.empty_results(u, A_log)
     return y, u, dt, delta, BC, ungated, states
 
 
@@ -73,9 +73,9 @@ def _(grad, xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A_log, D, u, d
 
 
 def _gradients(ctx, grad, *_):
-    conv_weight, D = ctx.saved_tensors[3], ctx.saved_tensors[7]
-    *of_large, of_convolution, of_scan = block_backward(grad, *ctx.saved_tensors)
-    of_A_log, of_D, of_bias = parameter_gradients(of_scan, D.shape[1])
+    _, _, dt_proj, conv_weight, *_ = saved = ctx.saved_tensors
+    *of_large, of_convolution, of_scan = block_backward(grad, *saved)
+    of_A_log, of_D, of_bias = parameter_gradients(of_scan, dt_proj.shape[1])
     return *of_large, *convolution_gradients(of_convolution, conv_weight.shape[2]), of_bias, of_A_log, of_D
 
 
