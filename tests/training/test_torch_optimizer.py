@@ -171,11 +171,8 @@ PACKAGES = {
     "normuon": 1e-2,
     "scion": 1e-2,
     "soap": 1e-2,
-    "pytorch_optimizer.AdaMuon": 1e-2,
-    "pytorch_optimizer.Shampoo": 1e-2,
     "pytorch_optimizer.Prodigy": 1.0,
     "heavyball.SOAP": 3e-3,
-    "heavyball.PSGDKron": 3e-3,
 }
 
 
