@@ -98,20 +98,20 @@ def test_several_runs_side_by_side(tmp_path):
     """Optimizers as variants; a mixer that is no attention has measures of its weights."""
     runs = [
         trained(tmp_path, f"mixer={mixer}", *more)
-        for mixer in ("attn", "parallax", "gdn")
+        for mixer in ("parallax", "gdn")
         for more in ((), ("optimizer=adamw", "schedule=cosine"))
     ]
     ran("analyse", *runs)
     out = tmp_path / "inside"
     rows = rows_in(out)
     assert set(zip(rows["mixer"], rows["variant"], strict=True)) == {
-        (mixer, variant) for mixer in ("attn", "parallax", "gdn") for variant in ("muon, wsd", "adamw, cosine")
+        (mixer, variant) for mixer in ("parallax", "gdn") for variant in ("muon, wsd", "adamw, cosine")
     }
     assert not rows.loc[rows["mixer"] == "gdn", "measure"].str.endswith(" p").any()
     figures = {path.stem.partition("_icr")[0] for path in out.glob("*.png")}
     assert figures == {"correction", "scores", "training", "score_maps"}
     head = (out / "stable_ranks.md").read_text().splitlines()[0]
-    assert "| attn, adamw, cosine |" in head and "| gdn, muon, wsd |" in head
+    assert "| parallax, adamw, cosine |" in head and "| gdn, muon, wsd |" in head
 
 
 def test_what_no_variant_tells_is_said(tmp_path, caplog):
