@@ -214,6 +214,14 @@ def test_a_captured_loop_trains_as_one_launched_one_by_one(tmp_path, mixer):
     assert plain.metrics[losses].equals(graphs.metrics[losses])
 
 
+@pytest.mark.gpu
+def test_replicas_in_a_captured_loop_have_their_own_random_numbers(tmp_path):
+    settings = {"build": model_with(Dropped), **on_gpu | {"epochs": 20}}
+    together, alone = fit(THREE, tmp_path, **settings), fit(THREE[2:], tmp_path, **settings)
+    assert_same_results(replica_results(together, 2), replica_results(alone, 0), rtol=2e-2)
+    assert equal(fit(THREE, tmp_path, **settings), together)
+
+
 FLA = {
     "GatedLinearAttention": {"hidden_size": 64, "num_heads": 2},
     "RWKV7Attention": {"hidden_size": 64, "head_dim": 32, "layer_idx": 0, "num_hidden_layers": 2},
