@@ -58,7 +58,6 @@ UNFIT = {
     "~model": ("model is missing", "unless ~model"),
     "~optimizer.lr": ("optimizer.lr=None", "a list of such"),
     # Values: a string that counts as true, a fraction of an epoch, a number that is none.
-    "mixer.qk_norm=no": ("mixer.qk_norm='no'", "true or false"),
     "force=off": ("force='off'", "true or false", "'changed'"),
     "trainer.epochs=2.5": ("trainer.epochs=2.5", "a whole number"),
     "trainer.epochs=0": ("trainer.epochs=0", "at least 1"),
@@ -73,7 +72,6 @@ UNFIT = {
     "optimizer.lr=[0.01,0.01]": ("optimizer.lr=[0.01, 0.01]", "different"),
     "optimizer.lr=[0.1,1e31]": ("1e+31", "1e+30"),
     "seed=-1": ("seed=-1", "whole number"),
-    "trainer.precision=fp8": ("trainer.precision='fp8'", "bf16"),
     "trainer.stop_above=2": ("trainer.stop_above=2", "[0, 1)"),
     "model.d_model=15": ("d_model=15", "does not divide"),
     "model.linear_std=-1": ("model.linear_std=-1", "above 0"),

@@ -62,7 +62,10 @@ def test_a_yaml_that_cannot_be_one(own, file, text, parts):
     with pytest.raises(ValueError) as caught:
         mixerlab.compose(f"{group}=mine" if name == "mine" else "mixer=gdn", config_dir=own(file, text)[1])
     assert "\n" not in str(caught.value) and all(part in str(caught.value) for part in parts)
-    assert mixerlab.compose("mixer=gdn", config_dir=CONF).mixer.name == "gdn"  # our own folder is no user's
+
+
+def test_our_own_folder_is_no_users():
+    assert mixerlab.compose("mixer=gdn", config_dir=CONF).mixer.name == "gdn"
 
 
 CLASSES = """

@@ -31,7 +31,7 @@ def with_forward(monkeypatch):
     return make
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("name", MIXERS)
 def test_our_mixers_change_by_exactly_0(name, bf16, exactly):

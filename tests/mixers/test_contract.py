@@ -8,11 +8,11 @@ from every_mixer import MIXERS, mixer_of
 from torch import nn
 
 from mixerlab.benchmarks.third_party import Published
-from mixerlab.checks.contract import LENGTH, WIDTH, check_everything, check_mixer, without_zeros
+from mixerlab.checks.contract import WIDTH, check_everything, check_mixer, without_zeros
 from mixerlab.mixers.wrapped import Wrapped
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
 @pytest.mark.parametrize("name", MIXERS)
 def test_contract(name, seed, caplog):
     """Whatever is drawn: the norm of mesa's heads makes much of the last bits where a query and a key nearly cancel."""
@@ -42,16 +42,6 @@ def test_the_contract_of_options(name, options, caplog):
 @pytest.mark.parametrize("name", ["parallax", "lla", "affine_linear", "gdn", "deltanet", "mamba", "mesa"])
 def test_a_mixer_with_a_kernel_says_so(name):
     assert mixer_of(name, 128).resolved_backend(torch.device("cuda"), torch.bfloat16) == "triton"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["linear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("attn", "parallax", "gdn", "mesa", "kda"))],
-)
-def test_a_mixer_compiles_without_a_break(name):
-    mixer, x = mixer_of(name, WIDTH), torch.randn(2, LENGTH, WIDTH)
-    compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x), mixer(x))
 
 
 @pytest.mark.parametrize(

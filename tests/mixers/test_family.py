@@ -25,10 +25,15 @@ def as_heads(mixer, x, name):
     return y if norm is None else F.rms_norm(y, y.shape[-1:], norm.weight, 1e-5)
 
 
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("name", ["value_average", "linear", "affine_linear"])
-def test_equals_the_formula(name, norm):
-    options = {"value_average": {}, "linear": {"qk_norm": norm}, "affine_linear": {"kr_norm": norm}}[name]
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("value_average", {}),
+        *(("linear", {"qk_norm": norm}) for norm in (False, True)),
+        *(("affine_linear", {"kr_norm": norm}) for norm in (False, True)),
+    ],
+)
+def test_equals_the_formula(name, options):
     mixer, x = drawn(name, **options)
     x.requires_grad_(True)
     v, rows = as_heads(mixer, x, "v"), []

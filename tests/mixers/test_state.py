@@ -61,7 +61,7 @@ def in_pieces(mixer, x, lengths, dtype=torch.float32):
     return torch.cat(outputs, dim=1), state
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
 def test_token_by_token_is_forward(name, options):
     mixer, x = noisy(mixer_of(name, WIDTH, **options)).double(), torch.randn(2, LENGTH, WIDTH, dtype=torch.float64)
@@ -71,6 +71,7 @@ def test_token_by_token_is_forward(name, options):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MIXERS)
 def test_the_readme_has_the_parameters_of_a_model_and_its_state(name):
     readme = (CONF.parent / "mixers" / "README.md").read_text()

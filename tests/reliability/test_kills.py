@@ -17,11 +17,11 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [FORCED, SWEEP])
-def test_what_was_stopped_at_a_file_operation_completes(tmp_path, command):
+@pytest.mark.parametrize(("command", "ways"), [(FORCED, "KILL=4,TERM=1,FULL=1"), (SWEEP, "KILL=4,INT=1,FULL=1")])
+def test_what_was_stopped_at_a_file_operation_completes(tmp_path, command, ways):
     """Each on another kind of file; `python tests/reliability/killed.py FOLDER KILL=1000 mixer=attn ...` makes more."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # backward forks on a CPU alone
-    args = [sys.executable, str(KILLED), str(tmp_path), "KILL=4,TERM=1,INT=1,FULL=1", *command]
+    args = [sys.executable, str(KILLED), str(tmp_path), ways, *command]
     done = subprocess.run(args, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout.splitlines()[-1])

@@ -11,6 +11,7 @@ import yaml
 from mixerlab.api import compose
 from mixerlab.config.settings import settings_of
 from mixerlab.sweeps.figures.comparison import comparison
+from mixerlab.sweeps.figures.sheet import save
 from mixerlab.sweeps.report import compare
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.columns import Column
@@ -27,6 +28,12 @@ from mixerlab.sweeps.tables.published import (
 SETTINGS = ("baseline", "vocab_size-512", "vocab_size-1024", "vocab_size-2048", "vocab_size-4096", "vocab_size-8192")
 MEM = {"task": "mem", "setting": "baseline"}
 ATTN, GDN = Column("attn"), Column("gdn")
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    """Figures are made, and not drawn but by the command: that is nearly all the time of a comparison."""
+    monkeypatch.setattr(compare, "save", lambda figure, stem, _: stem.with_suffix(".png").touch())
 
 
 @pytest.fixture
@@ -135,7 +142,8 @@ def test_the_last_epoch_at_one_rate_of_a_task(tmp_path):
     assert dict(at_rate_of_task(frame)) == found
 
 
-def test_the_command(results, published, capsys):
+def test_the_command(results, published, capsys, monkeypatch):
+    monkeypatch.setattr(compare, "save", save)
     out = results / "compare"  # as `report`
     compare.main([str(results), str(results), "--labels", "a*", "b", "--published", str(published)])
     assert {path.name for path in out.iterdir()} == {

@@ -1,6 +1,5 @@
 """The queue of a sweep: what it makes of claims, of cells that end, and of those that an executor loses."""
 
-import multiprocessing
 import time
 from contextlib import ExitStack
 
@@ -8,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 from trainers import FakeCell
 
-from mixerlab.records.claims import claim, is_claimed, note_epochs
+from mixerlab.records.claims import claim, note_epochs
 from mixerlab.sweeps.launch import sweep as sweep_module
 from mixerlab.sweeps.launch.cells import Cell, names_of
 from mixerlab.sweeps.launch.executors import Ended
@@ -120,22 +119,3 @@ def test_the_time_left_counts_the_epochs_of_running_runs(tmp_path):
             assert progress.line()[1] < share
     finally:
         progress.close()
-
-
-def hold(folder, is_held):
-    with claim(folder):
-        is_held.set()
-        time.sleep(60)
-
-
-def test_the_claim_of_a_killed_process_is_free(tmp_path):
-    context = multiprocessing.get_context("fork")
-    is_held = context.Event()
-    process = context.Process(target=hold, args=(tmp_path, is_held))
-    process.start()
-    assert is_held.wait(30) and is_claimed(tmp_path)
-    process.kill()
-    process.join()
-    assert not is_claimed(tmp_path)
-    with claim(tmp_path) as ours:
-        assert ours

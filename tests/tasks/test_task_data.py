@@ -70,8 +70,6 @@ def saved(path, change):
         ("inputs", Path.write_bytes, lambda content: content.replace(b"(40, ", b"(9e9,", 1), UNREADABLE),
         ("inputs", saved, lambda a: a[:-1], r"train/inputs.npy: shape is \(39, 31\), .* say \(40, 31\)"),
         ("inputs", saved, lambda a: a.astype(np.float64), r"train/inputs.npy: dtype is float64, must be int64"),
-        ("inputs", saved, lambda a: a + 1, r"train/inputs.npy: row \d+: position \d+: found \d+, must be in 0..15"),
-        ("targets", saved, lambda a: a - 99, r"train/targets.npy: row 0: position \d+: found -\d+, .*0..15 .* or -100"),
         ("targets", saved, lambda a: a[::-1], r"train/targets.npy: row 0: position \d+: .*the next token"),
     ],
 )
