@@ -5,11 +5,9 @@ import dataclasses
 import gc
 import os
 from collections import Counter
-from functools import cache
 from importlib.util import find_spec
 from types import SimpleNamespace
 
-import omegaconf
 import pytest
 import torch
 from hydra._internal.sources_registry import SourcesRegistry
@@ -54,8 +52,6 @@ if not torch.cuda.is_available() and find_spec("triton"):
     replace_language_once(interpreter)
 Plugins.instance()  # finds the kinds of sources
 read_once(SourcesRegistry.instance().resolve("pkg"))  # our yamls; those of a user are files
-# Nor is `${...}` parsed again for every command.
-omegaconf.base.parse = omegaconf._utils.parse = cache(omegaconf.grammar_parser.parse)
 
 
 def pytest_collection_finish():
