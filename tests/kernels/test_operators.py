@@ -103,7 +103,6 @@ OPERATORS = {  # with what makes the inputs of a replica
 }
 SHORT = ["short parallax", "short softmax"]  # without a reference
 RECURRENCES = ["gated_delta_rule", "kimi_delta_rule", "mesa", "centred", "solved_probe"]
-HEAVY = ["split_heads", "convolve_heads", "mamba_block", *RECURRENCES]
 
 
 def columns(x):
@@ -125,8 +124,8 @@ LAYOUTS = {  # how the i-th tensor lies, and along which axis its replicas; None
 }
 REPLICAS = [(name, "last", "reference") for name in OPERATORS if name not in SHORT]
 for name in OPERATORS:
-    REPLICAS += [(name, "columns", "triton"), pytest.param(name, "gaps", "triton", marks=pytest.mark.slow)]
-    REPLICAS += [pytest.param(name, "last", "triton", marks=pytest.mark.slow if name in HEAVY else ())]
+    REPLICAS.append((name, "columns", "triton"))
+    REPLICAS += [pytest.param(name, layout, "triton", marks=pytest.mark.slow) for layout in ("gaps", "last")]
 
 
 def skip_if_too_large(name, device):
@@ -185,6 +184,7 @@ def test_second_gradients_are_refused(device, name, backend):
     assert name not in SOLVERS or "reference" not in str(refused.value)  # which refuses too
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", [name for name in OPERATORS if name not in SHORT])
 def test_under_activation_checkpointing(device, name, backend):
