@@ -68,10 +68,9 @@ class LocalLinearAttention(ProjectedMixer):
 
     def mix(self, projected: Tensor) -> Tensor:
         q, k, v = self.heads(projected)
-        with torch.autocast(projected.device.type, enabled=False):
-            rho = self.probes(q, k)
-            q, k, v = (x.to(rho.dtype) for x in (q, k, v))  # large probes read differences between keys
-            o = parallax_attention(q, rho, k, v, scale=self.scale, backend=self.backend)
+        rho = self.probes(q, k)
+        q, k, v = (x.to(rho.dtype) for x in (q, k, v))  # large probes read differences between keys
+        o = parallax_attention(q, rho, k, v, scale=self.scale, backend=self.backend)
         return o.to(projected.dtype).flatten(2)
 
     def heads(self, projected: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:

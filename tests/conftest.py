@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import gc
 import os
 from collections import Counter
 from importlib.util import find_spec
@@ -52,12 +51,6 @@ if not torch.cuda.is_available() and find_spec("triton"):
     replace_language_once(interpreter)
 Plugins.instance()  # finds the kinds of sources
 read_once(SourcesRegistry.instance().resolve("pkg"))  # our yamls; those of a user are files
-
-
-def pytest_collection_finish():
-    """What is imported stays: nobody need look for garbage in it."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks

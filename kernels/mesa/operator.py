@@ -7,7 +7,6 @@ from mixerlab.kernels.common.addressing import packed_heads
 from mixerlab.kernels.common.registration import operator, register_gradient
 from mixerlab.kernels.common.triton_chunked import tile_options
 from mixerlab.kernels.common.triton_sums import sum_parts
-from mixerlab.kernels.mesa.reference import NOT_TWICE
 from mixerlab.kernels.mesa.triton_kernels import (
     adjoint_kernel,
     backward_chunk_kernel,
@@ -55,7 +54,7 @@ def _forward_results(q, k, v, log_decay, beta, ridge, iterations, chunk_size):
     return q.new_empty(q.shape), beta.new_empty(q.shape), *states
 
 
-@operator("mesa_backward", like="q k v log_decay beta ridge", refusal=NOT_TWICE)
+@operator("mesa_backward", like="q k v log_decay beta ridge", refusal="mesa cannot be differentiated twice")
 def backward(
     d_out, q, k, v, log_decay, beta, ridge, solutions, key_states, value_states, iterations: int, chunk_size: int
 ):

@@ -179,7 +179,7 @@ def test_second_gradients_are_refused(device, name, backend):
     results = function(*inputs, backend=backend)
     total = sum(x.square().sum() for x in ([results] if isinstance(results, torch.Tensor) else results))
     gradients = torch.autograd.grad(total, [x for x in inputs if x.requires_grad], create_graph=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated twice") as refused:
+    with pytest.raises(RuntimeError, match="twice") as refused:
         sum(gradient.sum() for gradient in gradients).backward()
     assert name not in SOLVERS or "reference" not in str(refused.value)  # which refuses too
 
