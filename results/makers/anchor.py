@@ -31,7 +31,7 @@ def means_table(accuracy: pd.Series) -> pd.DataFrame:
     """By task and mixer the mean over settings, how many of them reach 0.9, and the mean less published ones."""
     by_task = accuracy.groupby(["mixer", "task"])
     means = by_task.mean()
-    texts = by_task.agg(lambda own: f"{own.mean():.3f} ({(own > 0.9).sum()}/{len(own)})")
+    texts = by_task.agg(mean_and_count)
     table = pd.DataFrame(index=pd.Index([*TASKS, "RMSE"], name="task"))
     for mixer, beside in BESIDE.items():
         table[mixer] = texts[mixer]
@@ -52,10 +52,18 @@ def rates_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def mesanet_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The published mean on `mem`, and those of MesaNet's recipe: at each setting's best rate of its grid, or above."""
+    """The published means, and those of MesaNet's recipe: at each setting's best rate of its grid, or above.
+
+    In brackets how many settings reach 0.9, and how many were run.
+    """
     above = rows["lr"].map(", {:g}".format).where(rows["lr"] > MESANETS_LARGEST, "")
-    best = rows.groupby(["mixer", rows["embedding"] + above, "setting"])["official_accuracy"].max()
-    means = best.groupby(level=[0, 1]).mean().unstack()
+    best = rows.groupby(["task", "mixer", rows["embedding"] + above, "setting"])["official_accuracy"].max()
+    means = best.groupby(level=[0, 1, 2]).agg(mean_and_count).unstack().fillna("")
     published = read_published()["mesanet"].numbers
-    means.insert(0, "MesaNet paper", [published["mem", "", name.partition(",")[0]] for name in means.index])
-    return means.map("{:.3f}".format, na_action="ignore")
+    theirs = [published[task, "", name.partition(",")[0]] for task, name in means.index]
+    means.insert(0, "MesaNet paper", [f"{mean:.3f}" for mean in theirs])
+    return means
+
+
+def mean_and_count(accuracy: pd.Series) -> str:
+    return f"{accuracy.mean():.3f} ({(accuracy > 0.9).sum()}/{len(accuracy)})"
