@@ -54,7 +54,8 @@ def run_attention() -> None:
     for length, heads in ((128, 2), (256, 1), (256, 2), (256, 8)):  # one launch each way; the kernels for any length
         differentiate(parallax_triton, *[(2, length, heads, 128 // heads)] * 4, scale=0.125, window=None)
     lengths = torch.tensor([300, 2], dtype=torch.int32)
-    for shape, cache in (((2, 1, 8, 128), (2, 512, 8, 128)), ((2, 8, 8, 64), (2, 512, 2, 64))):
+    shapes = ((2, 1, 8, 128), (2, 512, 8, 128)), ((2, 8, 8, 64), (2, 512, 2, 64)), ((2, 8, 32, 128), (2, 128, 1, 128))
+    for shape, cache in shapes:
         decode(*(torch.randn(x, dtype=BF16) for x in (shape, shape, cache, cache)), lengths, 0.125, None)
     many, cache = (torch.randn(2, length, 256, 128, dtype=BF16) for length in (1, 64))  # heads alone fill the card
     decode(many, many, cache, cache, None, 0.125, 100)

@@ -27,7 +27,7 @@ def decode(q, rho, k_cache, v_cache, lengths: Tensor | None, scale: float, windo
     queries = triton.next_power_of_2(tokens * group)
     width = padded_head_dim(head_dim)
     keys = min(cache_len, window + tokens) if window else cache_len
-    plan = _plan(keys, batch * kv_heads, processors(q.device), width * q.dtype.itemsize)
+    plan = _plan(keys, batch * kv_heads, processors(q.device), width * q.dtype.itemsize, queries)
     parts = plan.parts
     early = parts > 1 and launches_early(q.device)
     o = q.new_empty(q.shape)
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
     stages: int
 
 
-def _plan(keys: int, heads: int, card: int, key_bytes: int) -> Plan:
+def _plan(keys: int, heads: int, card: int, key_bytes: int, queries: int) -> Plan:
     """A rule for `keys` of `key_bytes`, and as many heads (in all sequences), on so many processors.
 
     Two programs to a processor keep its memory requests in flight, so the caches of fewer heads are divided. More heads
@@ -79,7 +79,7 @@ def _plan(keys: int, heads: int, card: int, key_bytes: int) -> Plan:
     with a stage more, three of larger tiles, which read faster where the waves are many.
     """
     small, large = (max(16, min(most, tile // key_bytes)) for most, tile in ((64, 8192), (128, 16384)))
-    if heads <= card and keys <= WHOLE:
+    if heads <= card and keys <= WHOLE and queries <= 128:  # with more, so large a tile exceeds the shared memory
         return Plan(1, min(WHOLE, max(16, 2**15 // key_bytes)), 4, 2)
     if 2 * card < 3 * heads <= 3 * card:
         return Plan(1, large, 4, 3)
