@@ -27,7 +27,12 @@ def make(folder: Path, scratch: Path) -> None:
     rows = rows[~challenge]
     write_in_page(folder, "arms", arms_table(rows))
     short = rows[~rows["setting"].isin(LONG)]
-    means = {"all": short, "without fcr": short[short["task"] != "fcr"], "the challenge": hard}
+    means = {
+        "up to 256 tokens": short,
+        "without fcr": short[short["task"] != "fcr"],
+        "all, seeds 0 to 2": rows[rows["seed"] < 3],
+        "the challenge": hard,
+    }
     write_in_page(folder, "means", means_table(means))
     write_in_page(folder, "learned", learned_table(rows))
 
