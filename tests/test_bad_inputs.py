@@ -47,6 +47,7 @@ REFUSED = {
     f"{SEARCH} task.setting=* {LR}": ("one setting of a task",),
     f"{SEARCH} seed=0,1,2": ("seed=[0,1]",),
     f"{SEARCH} mixer=attn,mamba mixer.num_hed=1,2": ("unknown key mixer.num_hed",),
+    "+mixer.d_model=64": ("mixer.d_model=64", "a run gives Attention its d_model"),
     "-m trainer.epochs=1,abc": ("must be a whole number",),
     "-m results_dir=here,there": ("a sweep has one folder",),
     "-m mixer=attn,gdn mixer.num_heads=16": ("RoPE rotates pairs",),  # of one mixer of two
@@ -93,6 +94,7 @@ UNFIT = {
     "mixer._target_=mixers/ema.py": ("mixers/ema.py", "mixers.ema.MovingAverage"),
     "optimizer=torch optimizer.all._target_=torch.optim.SGD": ("optimizer.all={_target_: VALUE}",),
     "optimizer=torch optimizer.all={_target_:torch.optim.Nadam}": ("torch.optim.Nadam", "NAdam"),
+    "optimizer=torch optimizer.all={_target_:torch.optim.SGD,lr:1}": ("optimizer.all.lr=1", "a run gives SGD its lr"),
     "+logger.mine._target_=nowhere.Logger": ("logger.mine", "nowhere"),
 }
 

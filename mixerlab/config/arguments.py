@@ -85,7 +85,9 @@ def check_arguments(
                 raise ValueError(f"{prefix}{key}={value!r} must be {_described(wanted)}")
             if wanted is inspect.Parameter.empty and value in ("yes", "no", "on", "off"):
                 raise ValueError(f"{prefix}{key}={value!r} is a string, which counts as true: write true or false")
-        elif key in supplied or not takes_all:
+        elif key in supplied:
+            raise ValueError(f"{prefix}{key}={value!r}: a run gives {function.__name__} its {key}: leave this key out")
+        elif not takes_all:
             names = ", ".join(taken) or "nothing"
             raise ValueError(f"unknown key {prefix}{key}={value!r}; {function.__name__} takes: {names}")
     if not takes_all and (lacking := [key for key in supplied if key not in parameters]):
