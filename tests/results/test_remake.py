@@ -19,7 +19,7 @@ from mixerlab.sweeps.tables.collect import rows_of
 RESULTS = ROOT / "results"
 MAKERS = sorted(path.stem for path in RESULTS.glob("makers/*.py") if path.stem != "common")
 ROWS = {"parity": "rows.csv", "screen": "effects.csv", "table": "rows.csv"}  # which are made too
-FAST = ("parity", "arms")
+FAST = ("parity", "anchor")
 
 
 @pytest.fixture
