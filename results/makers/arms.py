@@ -29,7 +29,7 @@ def make(folder: Path, scratch: Path) -> None:
     short = rows[~rows["setting"].isin(LONG)]
     means = {
         "up to 256 tokens": short,
-        "without fcr": short[short["task"] != "fcr"],
+        "these without fcr": short[short["task"] != "fcr"],
         "all, seeds 0 to 2": rows[rows["seed"] < 3],
         "the challenge": hard,
     }
