@@ -59,8 +59,10 @@ def note_epochs(folder: str | Path, done: int, total: int) -> None:
     said = f"{holder(folder).partition(_EPOCH)[0]}{_EPOCH}{done} of {total}"
     with suppress(OSError):  # nobody has claimed it, or the disk is full
         descriptor = os.open(Path(folder) / CLAIM_FILE, os.O_WRONLY)
-        os.pwrite(descriptor, said.encode(), 0)  # never shorter than before: the lock is on this file
-        os.close(descriptor)
+        try:
+            os.ftruncate(descriptor, os.pwrite(descriptor, said.encode(), 0))  # the lock is on this file: no new one
+        finally:
+            os.close(descriptor)
 
 
 def share_done(folder: str | Path) -> float:

@@ -43,7 +43,7 @@ class Text(Task):
         optional = ("vocab_size", "num_train_examples", "num_val_examples", "num_test_examples", "test_seq_len")
         for key in ("seq_len", *(key for key in optional if getattr(self, key) is not None)):
             self.require_int(key, 1)
-        self.demand(self.tokens is None or self.tokens >= 1, "tokens", "must be at least 1")
+        self.demand(self.tokens is None or 1 <= self.tokens < math.inf, "tokens", "must be at least 1 and finite")
         if self.bpe is not None:
             self.require_int("bpe", 257)
         path = os.path.expanduser(self.path)

@@ -162,6 +162,8 @@ def short_number(value: float) -> str:
     if 0 < abs(value) < 0.1:
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
+    if abs(value) >= 9999.5:  # as 999,700 is 1M
+        value = float(f"{value:.3g}")
     for least, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / divisor:.3g}{letter}"

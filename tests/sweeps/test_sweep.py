@@ -108,6 +108,7 @@ def test_the_time_left_counts_the_epochs_of_running_runs(tmp_path):
         with claim(cells[0].folder), claim(cells[1].folder):
             progress.show(cells[2:], cells[:2])
             assert progress.line()[:2] == ("0 of 3 runs done", 0.0) and "left" not in progress.line()[2]
+            note_epochs(cells[0].folder, 500, 600)  # and then anew, in halves
             for epoch in (1, 15):
                 note_epochs(cells[0].folder, epoch, 60)
                 note_epochs(cells[1].folder, 2 * epoch, 60)

@@ -97,6 +97,7 @@ def test_ids_in_a_file(file, tmp_path):
         (("task.num_test_examples=90",), "task.num_test_examples=90: the test part has"),
         (("task.vocab_size=100",), "task.vocab_size=100: text has 256 tokens"),
         (("task.tokens=0",), "task.tokens=0"),
+        (("task.tokens=inf",), "task.tokens=inf"),
         (("task.tokens=1e12",), "task.tokens=1000000000000.0 makes .* steps"),
         (("task.data_seed=1",), "unknown key task.data_seed"),
         (("trainer.epochs=3",), "trainer.epochs=3 has no effect, because task.tokens=.* add task.tokens=null"),
