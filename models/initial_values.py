@@ -19,7 +19,8 @@ def initialise(model: nn.Module, linear_std: LinearStd, redraw_all: bool = False
 
     A frozen parameter is left alone. So is one that its mixer started on purpose (attribute `_no_reinit`), and so are a
     mixer's own embeddings; unless `redraw_all`, as mad-lab does. A parametrized weight
-    (`torch.nn.utils.parametrizations`) gets the values that its parametrization makes of the drawn ones.
+    (`torch.nn.utils.parametrizations`) gets the values that its parametrization makes of the drawn ones, and stays as
+    it is where that has no `right_inverse`.
 
     Args:
         model: its attribute `embedding` embeds the tokens.
@@ -37,7 +38,10 @@ def initialise(model: nn.Module, linear_std: LinearStd, redraw_all: bool = False
             if (std := _std_of(module, linear_std)) is None:
                 continue
             if parametrize.is_parametrized(module, "weight"):  # which computes the weight anew each time
-                if all(map(is_free, module.get_submodule("parametrizations.weight").parameters())):
+                own = module.get_submodule("parametrizations.weight")
+                if all(map(is_free, own.parameters())) and all(
+                    hasattr(each, "right_inverse") for each in own.children()
+                ):
                     module.weight = nn.init.normal_(torch.empty_like(module.weight), std=std)
             elif is_free(module.weight):
                 nn.init.normal_(module.weight, std=std)

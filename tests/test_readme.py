@@ -84,7 +84,7 @@ def test_the_own_step_is_that_of_a_package(project, monkeypatch):
 
 
 def test_the_new_experiment_is_a_sweep(project):
-    dry = ran("--config-dir", str(project / "conf"), "experiment=small", "dry_run=true")
+    dry = ran("--config-dir", str(project / "conf"), "-m", "experiment=small", "dry_run=true")
     assert "4 runs, 0 of them finished" in dry.out
 
 

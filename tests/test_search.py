@@ -58,6 +58,7 @@ def test_trials_find_the_best_validation_accuracy(tmp_path):
     failed = [trial for trial in trials if trial["error"]]
     assert failed and all((trial["mixer"], trial["mixer.num_heads"]) == ("attn", "3") for trial in failed)
     assert outcome.err.count(" FAILED: ") == len(failed)
+    assert all(bool(trial["mixer.num_heads"]) == (trial["mixer"] == "attn") for trial in trials)  # mamba has none
     mixers = [yaml.safe_load(path.read_text())["mixer"] for path in tmp_path.glob("runs/*/config.yaml")]
     assert {mixer["name"] for mixer in mixers} == {"attn", "mamba"}
     assert all(("num_heads" in mixer) == (mixer["name"] == "attn") for mixer in mixers)

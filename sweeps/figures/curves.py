@@ -25,12 +25,13 @@ SPLITS = {"official": "test", "clean": "val"}
 SEEDS = "line and band: mean and range over seeds"
 
 
-def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
+def training_curves(scores: Scores, *results_dirs: Path) -> Figure | None:
     """The score by epoch, or by tokens, for each task, at the best learning rates of its first setting.
 
-    Several seeds are their mean and range. The score is on test (`official`) or on validation (`clean`).
+    Several seeds are their mean and range. The score is on test (`official`) or on validation (`clean`). None if there
+    is no curve.
     """
-    split, without, several = SPLITS[scores.selection], list[str](), False
+    split, without, several, drawn = SPLITS[scores.selection], list[str](), False, False
     names = labels(scores.look)
     with figure_style():
         shown = [own[own["setting"] == own["setting"].iloc[0]] for own in map(scores.cells_on, scores.tasks)]
@@ -43,13 +44,15 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
                     if cell.n:  # the tables say which cells have no score
                         without.append(f"; no curve of {names[cell.column]} on {cell.task}")
                     continue
-                several |= metrics["replica"].nunique() > 1
+                several, drawn = several or metrics["replica"].nunique() > 1, True
                 tokens = "token" in metrics
                 curves = by_replica(metrics, f"{split}_{scores.score.name}", finished=metrics["replica"].unique())
                 draw_curves(panel, curves, style.colour, marker=style.marker, markevery=0.2)
             panel.axhline(own["chance"].iloc[0], zorder=1.5, **CHANCE)
             limit(panel, scores.score)
             show_epochs(panel, tokens)
+        if not drawn:
+            return None
         for panel in sheet.panels[:: sheet.columns]:
             panel.set_ylabel(f"{scores.score.label} on {split}")
         is_part = any(own["setting"].nunique() > 1 for own in map(scores.cells_on, scores.tasks))

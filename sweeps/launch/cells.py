@@ -135,10 +135,10 @@ class Composer:
         options = [f"--config-dir={folder}" for folder in self.folders]
         OmegaConf.get_cache(cfg)[COMMAND] = shell_command(sys.argv[0], *options, *overrides)
         train, val, test = map(task.num_examples, SPLITS)
-        tokens = (3 * train + val) * (task.input_length + OVERHEAD_TOKENS)
-        tokens += test * (task.for_split("test").input_length + OVERHEAD_TOKENS)
-        folder = run_folder(cfg.results_dir, run_id(config))
-        return Cell(overrides, cfg, config, code, folder, cost=tokens * config["trainer"]["epochs"])
+        epochs = config["trainer"]["epochs"]
+        cost = (3 * (task.trained_rows or epochs * train) + epochs * val) * (task.input_length + OVERHEAD_TOKENS)
+        cost += epochs * test * (task.for_split("test").input_length + OVERHEAD_TOKENS)
+        return Cell(overrides, cfg, config, code, run_folder(cfg.results_dir, run_id(config)), cost)
 
 
 def names_of(cells: Sequence[Cell]) -> dict[Cell, str]:

@@ -65,7 +65,7 @@ def run_search(sweep: Sweep, overrides: Sequence[Override], n_trials: int, n_job
 
 @dataclass
 class Tried:
-    """One trial: the values that were proposed, its run, and why it failed if it did.
+    """One trial: the values that were proposed and that its mixer, task and so on have, its run, why it failed.
 
     A failed trial has the worst score if its replicas diverged, which the sampler learns from, and else none.
     """
@@ -123,6 +123,7 @@ class Search:
         for one in batch:
             try:
                 cell = one.cell = self.sweep.composer.cell([*self.fixed, *one.overrides])
+                one.values = {key: value for key, value in one.values.items() if f"{key}={value}" in cell.overrides}
                 if cell.folder not in self.trained and kept_record(cell.folder, force, cell.code) is None:
                     pending[cell.folder] = cell
             except ValueError as error:  # values that no run can have, or a damaged record

@@ -70,7 +70,7 @@ def report(
 
     with ExitStack() as stack:
         folders = [stack.enter_context(unpacked(each)) for each in sources]
-        frame = rows_of(*folders) if configs is None else collect(folders[0], configs)
+        frame = rows_of(*sources) if configs is None else collect(sources[0], configs)
         frame = only_where(frame, where)
         spread = _spread(frame, source, by)
         check_writable(out, "--out")

@@ -62,7 +62,7 @@ def collect(
                 raise ValueError(f"{one} is no archive and no folder with runs/: name one or, for tables, a rows.csv")
             for folder in sorted(Path(results).glob("runs/*/")):
                 if configs is None or folder.name in configs:
-                    own, earlier = _read(folder), runs.get(folder.name, [])
+                    own, earlier = _read(folder, Path(one)), runs.get(folder.name, [])
                     if not earlier or (_is_finished(own) and not _is_finished(earlier)):
                         runs[folder.name] = own
                     elif _is_finished(own) and own != earlier:
@@ -87,12 +87,13 @@ def _is_finished(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any(row["status"] == "finished" for row in rows)
 
 
-def _read(folder: Path) -> list[dict[str, Any]]:
-    """The rows of one run. Whatever is wrong with it costs this run and one line."""
+def _read(folder: Path, source: Path) -> list[dict[str, Any]]:
+    """The rows of one run. Whatever is wrong with it costs this run and one line, which names the source."""
     try:
         record, config = read_run(folder)
     except Unreadable as error:
-        rows = [{"run_id": folder.name, "status": "unreadable", "error": str(error)}]
+        told = str(error).replace(str(folder.parents[1]), str(source))
+        rows = [{"run_id": folder.name, "status": "unreadable", "error": told}]
         with suppress(Unreadable):
             config = read_config(folder)
             rows += [] if config is None else _without_record(config, "unreadable")
@@ -151,13 +152,13 @@ def curves(source: str | Path = "results", where: Collection[str] = ()) -> pd.Da
     """
     found, notes = [], []
     with unpacked(source) as folder:
-        frame = only_where(collect(folder), where)
+        frame = only_where(collect(source), where)
         rows = frame.loc[frame["status"].isin(ENDED), [*LABELS, "config"]].astype({"replica": int, "seed": int})
         for identity, own in rows.groupby("run_id", sort=False):
             try:
                 metrics = read_metrics(run_folder(folder, str(identity)))
             except Unreadable as error:
-                notes.append(f"unreadable: {error}")
+                notes.append(f"unreadable: {error}".replace(str(folder), str(source)))
                 continue
             if metrics is not None:
                 new = [name for name in metrics if name not in LABELS]

@@ -85,6 +85,15 @@ def test_a_parametrized_weight_keeps_its_values_if_it_is_marked(keeps):
     assert torch.equal(model.linear.weight, before) == keeps
 
 
+def test_a_weight_whose_parametrization_has_no_inverse_keeps_its_values():
+    model = nn.Module()
+    model.embedding, model.linear = nn.Embedding(4, 8), nn.Linear(8, 8)
+    nn.utils.parametrize.register_parametrization(model.linear, "weight", nn.Softplus())
+    before = model.linear.weight.clone()
+    initialise(model, 0.02)
+    assert torch.equal(model.linear.weight, before)
+
+
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_our_mixers_keep_what_they_start_on_purpose(mixer):
     for autoencode in (False, True):

@@ -6,7 +6,7 @@ import fakes
 import pandas as pd
 import pytest
 
-from mixerlab.records.files import read_metrics, run_folder, write_config, write_record
+from mixerlab.records.files import RECORD_FILE, read_metrics, run_folder, write_config, write_record
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import failed_record
 from mixerlab.sweeps.tables.cells import best_per_cell
@@ -99,6 +99,9 @@ def test_of_an_archive_only_records_are_read_and_a_damaged_one_is_named(tmp_path
     with unpacked(file) as folder:
         names = sorted(path.name for path in folder.rglob("*") if path.is_file())
     assert names == ["config.yaml", "metrics.csv", "record.json"]
+    (run / RECORD_FILE).write_text("{")
+    fakes.pack(results, file)
+    assert collect(file)["error"].dropna().str.startswith(f"{file}/runs/{run.name}/").all()
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(ValueError, match=rf"^{file} cannot be read .*cut short"):
         rows_of(file)
@@ -127,7 +130,7 @@ def test_the_training_curves_of_runs(tmp_path):
     assert found[names].equals(written[names])
     (run_folder(tmp_path, other) / "metrics.csv").write_text("")
     assert other in curves(tmp_path).attrs["notes"][0] and set(curves(tmp_path)["mixer"]) == {"attn"}
-    with pytest.raises(ValueError, match=f"no training curves; unreadable: .*{other}"):
+    with pytest.raises(ValueError, match=f"no training curves; unreadable: {tmp_path}/runs/{other}"):
         curves(tmp_path, ["mixer=gdn"])
 
 

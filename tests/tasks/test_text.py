@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from command_line import ran, records
 from omegaconf import OmegaConf
 
 import mixerlab
@@ -175,6 +176,14 @@ def test_epochs_are_passes_without_tokens(file, tmp_path):
     own = ("task=text", f"task.path={file}", "mixer=attn", *CPU, "optimizer.lr=1e-3", f"results_dir={tmp_path}")
     (row,) = mixerlab.run(*own, "task.tokens=null", "trainer.epochs=2", "trainer.batch_size=256").rows
     assert row["epochs"] == 2 and row["steps"] == 2 * math.ceil(task_of(file).num_examples("train") / 256)
+
+
+@pytest.mark.slow
+def test_of_a_sweep_over_tokens_the_longest_run_is_first(file, tmp_path):
+    own = (*CPU, "task=text", f"task.path={file}", "mixer=attn", "trainer.batch_size=1", f"results_dir={tmp_path}")
+    ran("-m", *own, "task.tokens=64,512,128")
+    found = sorted(records(tmp_path).values(), key=lambda record: record["provenance"]["started_at"])
+    assert [record["rows"][0]["steps"] for record in found] == [32, 8, 4]
 
 
 @pytest.mark.slow
