@@ -68,8 +68,9 @@ def analyse(
     by_id = {folder.name: folder for folder in map(checked_folder, runs)}  # given twice, it would be two seeds
     kept = [folder for folder in by_id.values() if any(".official." in path.name for path in weights_files(folder))]
     folders = kept or list(by_id.values())  # without any, `load` says how to keep them
-    if left_out := len(by_id) - len(folders):
-        log.warning("%d of %d runs kept no official weights, and are left out", left_out, len(by_id))
+    if left_out := [name for name, folder in by_id.items() if folder not in folders]:
+        told = "left out, as they kept no official weights (trainer.keep_weights=official force=true keeps them): %s"
+        log.warning(told, ", ".join(left_out))
     out = folders[0].parents[1] / "inside" if out is None else Path(out)
     frame, found = _runs(folders), []
     variants = _variants(frame)

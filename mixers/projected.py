@@ -15,9 +15,9 @@ from mixerlab.mixers.cache import State, recompute
 ALIGNMENT = 32
 
 
-def is_hooked(module: nn.Module) -> bool:
-    """Whether the module has hooks of its own, forward or backward, which run only if it is called."""
-    return bool(
+def must_be_called(module: nn.Module) -> bool:
+    """Whether the module has hooks or a `forward` of its own, as an adapter has, which run only if it is called."""
+    return not type(module).forward.__module__.startswith("torch.nn.") or bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
 
@@ -27,7 +27,7 @@ class ProjectedMixer(SequenceMixer):
 
     All input projections are one matrix product, which reads `x` once. They stay separate parameters, which Muon
     orthogonalises one by one, and training lays those of one shape side by side, so that joining them copies nothing.
-    If one of the layers has hooks, all are called, which gives the same within rounding.
+    If one of the layers has hooks or is an adapter, all are called, which gives the same within rounding.
 
     Attributes:
         input_projections: the names of the `nn.Linear`s that read `x`, in the order in which `mix` gets their results.
@@ -68,7 +68,7 @@ class ProjectedMixer(SequenceMixer):
         layers: dict[str, nn.Linear] = {name: getattr(self, name) for name in self.input_projections}
         widths = [layer.out_features for layer in layers.values()]
         padding = -sum(widths) % ALIGNMENT if len(widths) > 1 else 0
-        hooked = any(map(is_hooked, layers.values()))
+        hooked = any(map(must_be_called, layers.values()))
         if hooked:
             projected = F.pad(torch.cat([layer(x) for layer in layers.values()], dim=-1), (0, padding))
         else:
@@ -87,7 +87,7 @@ class ProjectedMixer(SequenceMixer):
     def project_out(self, mixed: Tensor) -> Tensor:
         """What `mix` gives, `[B, T, ...]`, to the mixer's output `[B, T, d_model]`."""
         layer = getattr(self, self.output_projection)
-        if is_hooked(layer):
+        if must_be_called(layer):
             return layer(mixed)
         y = linear(mixed, layer.weight)
         return y if layer.bias is None else y + layer.bias.to(y.dtype)

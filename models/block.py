@@ -11,7 +11,7 @@ from mixerlab.kernels.fused.linear import join_rows
 from mixerlab.kernels.fused.mlp import swiglu_mlp
 from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.mixers.cache import State
-from mixerlab.mixers.projected import is_hooked
+from mixerlab.mixers.projected import must_be_called
 from mixerlab.models.stream import ALL, ResidualStream
 
 GRANULE = 16  # of inner widths, which tensor cores take
@@ -35,7 +35,7 @@ class SwiGLU(nn.Module):
         self.w3 = nn.Linear(d_inner, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_hooked(self.w1) or is_hooked(self.w2) or is_hooked(self.w3):
+        if must_be_called(self.w1) or must_be_called(self.w2) or must_be_called(self.w3):
             return self.w3(F.silu(self.w1(x)) * self.w2(x))
         return swiglu_mlp(x, join_rows(self.w1.weight, self.w2.weight), self.w3.weight)
 

@@ -16,7 +16,7 @@ from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.fused.embedding import embedding
 from mixerlab.kernels.fused.linear import linear
 from mixerlab.kernels.fused.rms_norm import add_rms_norm
-from mixerlab.mixers.projected import is_hooked
+from mixerlab.mixers.projected import must_be_called
 
 ALL = slice(None)  # positions
 
@@ -38,7 +38,7 @@ class ResidualStream:
     @classmethod
     def embedded(cls, tokens: Tensor, layer: nn.Embedding) -> Self:
         """The stream at the start of a model: `layer(tokens)`, for token ids `[B, T]`, int64."""
-        return cls(layer(tokens) if is_hooked(layer) else embedding(tokens, layer.weight))
+        return cls(layer(tokens) if must_be_called(layer) else embedding(tokens, layer.weight))
 
     def add(self, layer: Callable[[Tensor], Tensor], norm: nn.RMSNorm) -> Self:
         """`x + layer(norm(x))`, for a layer from `[B, T, d_model]` to the same.
@@ -74,11 +74,11 @@ class ResidualStream:
     def normed_linear(self, norm: nn.RMSNorm, layer: nn.Linear) -> Tensor:
         """`layer(norm(x))`, the end of a model: `[B, T, layer.out_features]`."""
         _, normed = self._add_up_and_norm(norm)
-        return layer(normed) if is_hooked(layer) else linear(normed, layer.weight, layer.bias)
+        return layer(normed) if must_be_called(layer) else linear(normed, layer.weight, layer.bias)
 
     def _add_up_and_norm(self, norm: nn.RMSNorm) -> tuple[Tensor, Tensor]:
         """`x` and `norm(x)`."""
-        if is_hooked(norm):
+        if must_be_called(norm):
             total = self.value()
             return total, norm(total).to(default_dtype(total))  # the layer gets the dtype that the operator gives it
         assert norm.eps is not None, "PyTorch's default depends on the dtype of the input"

@@ -30,7 +30,7 @@ def weighted_means(x: Tensor, log_decay: Tensor, beta: Tensor) -> tuple[Tensor, 
         earlier = between @ (to_end[..., None, :].to(dtype) @ x).squeeze(-2).to(beta.dtype)
         sums = sums + decayed.exp()[..., None] * earlier[..., None, :]
         total = total + decayed.exp() * (between @ to_end.sum(-1, keepdim=True))
-    total = total.clamp_min(TINY)
+    total = torch.where(total > TINY, total, torch.inf)  # the gradient of 1 / TINY would overflow
     return from_chunks((sums / total[..., None]).to(dtype), length), from_chunks(beta / total, length)
 
 

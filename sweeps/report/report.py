@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from mixerlab.records.atomic import remove_leftovers, replace_file
-from mixerlab.records.best import SELECTIONS, Selection, check_selection
+from mixerlab.records.best import ENDED, SELECTIONS, Selection, check_selection
 from mixerlab.records.claims import claim, holder
 from mixerlab.records.files import check_writable
 from mixerlab.records.named import Configs, read_sweep, sweep_report
@@ -159,22 +159,24 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
 
     `accuracy` (the tasks and their average) and one like it for each other score, `challenge` (the harder set by
     level), `settings` (all, of all columns). Means leave out test rows whose length differs from training, and the
-    user's own settings where the task has named ones or all of their runs failed and others did not.
+    user's own settings where a named one of the task has a score. Settings without any are left out where others have
+    one: the named ones among own sizes, and own sizes.
     """
     other = cells["setting_name"].map(has_other_test_length).astype(bool)
     same = cells[~(other & cells["task"].isin(cells.loc[~other, "task"]))]
     custom = same["setting_name"].str.contains("=", regex=False)  # `seq_len=64`, and no named one, `seq_len-64`
-    all_failed = frame["status"].eq("failed").groupby([frame["task"], frame["setting"]]).all()
-    failed = all_failed.loc[pd.MultiIndex.from_frame(same[["task", "setting"]])].to_numpy()
-    named, others = same.loc[~custom, "task"], same.loc[~failed, "task"]
-    left_out = custom & (same["task"].isin(named) | (failed & same["task"].isin(others)))
+    any_scored = frame["status"].isin(ENDED).groupby([frame["task"], frame["setting"]]).any()
+    scored = any_scored.loc[pd.MultiIndex.from_frame(same[["task", "setting"]])].to_numpy()
+    among_named = same["task"].isin(same.loc[~custom & scored, "task"])
+    left_out = (custom & among_named) | (~scored & ~among_named & same["task"].isin(same.loc[scored, "task"]))
     benchmark = same[~left_out]
     notes = []  # task, score, and what the tables that have both say
     for cell in cells.drop(same.index).itertuples():
         told = "Cells tested at another length than trained at are left out of the means: see table settings."
         notes.append((cell.task, cell.score, told))
     for cell in same[left_out].itertuples():
-        notes.append((cell.task, cell.score, f"{cell.task} {cell.setting}: own sizes, left out of the means."))
+        why = "own sizes" if "=" in cell.setting else "no score"
+        notes.append((cell.task, cell.score, f"{cell.task} {cell.setting}: {why}, left out of the means."))
     sizes = benchmark[benchmark["setting"].str.contains("=", regex=False)]
     for (task, score), own in sizes.groupby(["task", "score"], sort=False):
         if (count := own["setting"].nunique()) > 1:

@@ -168,6 +168,14 @@ def test_centring_by_pytorch_equals_the_formula(length):
     check(partial(centred, backend="reference"), exact_centring, random_inputs(length, length=length, dim=8), 1e-12)
 
 
+def test_weights_of_0_in_front_leave_gradients_finite():
+    inputs = [x.requires_grad_() for x in random_inputs(0, length=6, dim=8)]
+    with torch.no_grad():
+        inputs[-1][:, :2] = 0
+    results = centred(*inputs, backend="reference")
+    assert all(x.isfinite().all() for x in torch.autograd.grad(sum(x.sum() for x in results), inputs))
+
+
 FLA = {  # with the order of its arguments
     "gated_delta_rule.naive.naive_recurrent_gated_delta_rule": (gated_delta_rule, random_inputs, (0, 1, 2, 4, 3), 1e-4),
     "kda.naive.naive_recurrent_kda": (kimi_delta_rule, kimi_inputs, (0, 1, 2, 3, 4), 1e-4),

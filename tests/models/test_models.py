@@ -76,6 +76,20 @@ def test_what_a_hook_returns_takes_the_place_of_the_output(place):
     assert not torch.allclose(model(tokens), before)
 
 
+class Adapted(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+@pytest.mark.parametrize("place", ["blocks.1.mlp.w2", "blocks.0.mixer.v_proj", "blocks.1.mixer.o_proj", "head"])
+def test_a_layer_with_a_forward_of_its_own_is_called(place):
+    model = LanguageModel(9, WIDTH, 2, lambda: Attention(WIDTH, qk_norm=False))
+    tokens = torch.randint(9, (2, LENGTH))
+    before = model(tokens)
+    model.get_submodule(place).__class__ = Adapted
+    assert not torch.allclose(model(tokens), before)
+
+
 def test_the_auto_encoder_decodes_only_the_last_position():
     """The decoder adds the encoder's last vector to each row of the position table; then twice norm, linear, GELU."""
     model = AutoEncoder(9, LENGTH, WIDTH, 2, lambda: Attention(WIDTH)).double().requires_grad_(False)
