@@ -169,7 +169,7 @@ def test_centring_by_pytorch_equals_the_formula(length):
 
 
 def test_weights_of_0_in_front_leave_gradients_finite():
-    inputs = [x.requires_grad_() for x in random_inputs(0, length=6, dim=8)]
+    inputs = [x.requires_grad_() for x in random_inputs(0, length=6, dim=8, dtype=F32)]
     with torch.no_grad():
         inputs[-1][:, :2] = 0
     results = centred(*inputs, backend="reference")
