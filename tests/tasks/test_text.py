@@ -18,6 +18,7 @@ from mixerlab.loading import load
 from mixerlab.records.files import read_metrics, run_folder
 from mixerlab.records.identity import run_id
 from mixerlab.sweeps.figures.curves import run_curves
+from mixerlab.sweeps.launch.sweep import Sweep
 from mixerlab.tasks.base import SPLITS, TaskRuleError
 from mixerlab.tasks.corpus import pieces_of
 
@@ -179,7 +180,8 @@ def test_epochs_are_passes_without_tokens(file, tmp_path):
 
 
 @pytest.mark.slow
-def test_of_a_sweep_over_tokens_the_longest_run_is_first(file, tmp_path):
+def test_of_a_sweep_over_tokens_the_longest_run_is_first(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(Sweep, "report_on", lambda *of: "")  # which takes most of the time
     own = (*CPU, "task=text", f"task.path={file}", "mixer=attn", "trainer.batch_size=1", f"results_dir={tmp_path}")
     ran("-m", *own, "task.tokens=64,512,128")
     found = sorted(records(tmp_path).values(), key=lambda record: record["provenance"]["started_at"])
