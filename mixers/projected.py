@@ -68,8 +68,8 @@ class ProjectedMixer(SequenceMixer):
         layers: dict[str, nn.Linear] = {name: getattr(self, name) for name in self.input_projections}
         widths = [layer.out_features for layer in layers.values()]
         padding = -sum(widths) % ALIGNMENT if len(widths) > 1 else 0
-        hooked = any(map(must_be_called, layers.values()))
-        if hooked:
+        called = any(map(must_be_called, layers.values()))
+        if called:
             projected = F.pad(torch.cat([layer(x) for layer in layers.values()], dim=-1), (0, padding))
         else:
             weights = [layer.weight for layer in layers.values()]
@@ -77,12 +77,12 @@ class ProjectedMixer(SequenceMixer):
                 weights.append(weights[0].new_zeros(padding, weights[0].shape[1]))
             projected = linear(x, join_rows(*weights) if len(weights) > 1 else weights[0])
         # A layer adds its bias when it is called, and the product adds none.
-        biases = [layer.bias if hooked == (name in self.biases_in_mix) else None for name, layer in layers.items()]
+        biases = [layer.bias if called == (name in self.biases_in_mix) else None for name, layer in layers.items()]
         if all(bias is None for bias in biases):
             return projected
         zeros = map(projected.new_zeros, widths)
         bias = F.pad(torch.cat([z if b is None else b for z, b in zip(zeros, biases, strict=True)]), (0, padding))
-        return projected - bias.to(projected.dtype) if hooked else projected + bias.to(projected.dtype)
+        return projected - bias.to(projected.dtype) if called else projected + bias.to(projected.dtype)
 
     def project_out(self, mixed: Tensor) -> Tensor:
         """What `mix` gives, `[B, T, ...]`, to the mixer's output `[B, T, d_model]`."""

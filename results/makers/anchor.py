@@ -53,9 +53,9 @@ def rates_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def mesanet_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Means of MesaNet's recipe, in brackets less the published ones, and the RMSE of these; a recipe once a task.
+    """Means of MesaNet's recipe, in brackets less the published ones, and the RMSE of these.
 
-    At one rate of its grid, at each setting's best of the rates tried up to there, and at one above.
+    At one rate of its grid, at each setting's best of the rates tried up to there unless that is the same, and above.
     """
     cell = ["task", "embedding", "weight_decay", "mixer"]
     at_rates = rows.groupby([*cell, "setting", "lr"])["official_accuracy"].mean().reset_index("lr")
@@ -71,7 +71,8 @@ def mesanet_table(rows: pd.DataFrame) -> pd.DataFrame:
     less = means - [paper[task, "", mixer] for task, *_, mixer, _ in means.index]
     table = (means.map("{:.3f}".format) + less.map(" ({:+.3f})".format)).unstack("mixer").fillna("")
     table["RMSE"] = (less**2).groupby(level=table.index.names).mean().pow(0.5).map("{:.3f}".format)
-    return table[~table.reset_index("rates", drop=True).reset_index().duplicated().values]
+    is_same = table.droplevel("rates").reset_index().duplicated()
+    return table[~is_same.to_numpy()]
 
 
 def mean_and_count(accuracy: pd.Series) -> str:

@@ -159,8 +159,8 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
 
     `accuracy` (the tasks and their average) and one like it for each other score, `challenge` (the harder set by
     level), `settings` (all, of all columns). Means leave out test rows whose length differs from training, and the
-    user's own settings where a named one of the task has a score. Settings without any are left out where others have
-    one: the named ones among own sizes, and own sizes.
+    user's own settings where a named one of the task has a score. Where only own ones have, they leave out those
+    without a score.
     """
     other = cells["setting_name"].map(has_other_test_length).astype(bool)
     same = cells[~(other & cells["task"].isin(cells.loc[~other, "task"]))]

@@ -158,7 +158,7 @@ def curves(source: str | Path = "results", where: Collection[str] = ()) -> pd.Da
             try:
                 metrics = read_metrics(run_folder(folder, str(identity)))
             except Unreadable as error:
-                notes.append(f"unreadable: {error}".replace(str(folder), str(source)))
+                notes.append(f"unreadable: {error}".replace(str(folder), str(Path(source))))
                 continue
             if metrics is not None:
                 new = [name for name in metrics if name not in LABELS]

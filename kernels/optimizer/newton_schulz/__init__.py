@@ -19,8 +19,9 @@ def orthogonalise(
     dtype: torch.dtype | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Approximate polar factors `U V^T` of matrices `U S V^T`. With 5 steps the larger singular values are 0.68 to
-    1.14.
+    """Approximate polar factors `U V^T` of matrices `U S V^T`.
+
+    With 5 steps the larger singular values are 0.68 to 1.14.
 
     Args:
         flat: float32 `[R, P]`, with unit stride in a row. Each row holds matrices of `shapes`, row-major, one after
