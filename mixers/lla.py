@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mixerlab.kernels.fused.heads import rotary_heads
-from mixerlab.kernels.local_linear import solved_probe
+from mixerlab.kernels.local_linear import solved_probe, solved_probe_backend
 from mixerlab.kernels.local_linear.reference import build_systems, solve
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_positive, check_sizes, head_dim_of
@@ -112,4 +112,7 @@ class LocalLinearAttention(ProjectedMixer):
         return o.transpose(1, 2).flatten(2).to(projected.dtype)
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
-        return parallax_backend(device, torch.promote_types(dtype, torch.float32), self.head_dim, self.backend)
+        of_probe = solved_probe_backend(device, dtype, self.head_dim, self.backend)
+        wide = torch.promote_types(dtype, torch.float32)
+        of_attention = parallax_backend(device, wide, self.head_dim, self.backend)
+        return of_probe if of_probe == of_attention else "reference"

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.centring import centred
 from mixerlab.kernels.centring.reference import centred_steps
+from mixerlab.kernels.common.chunked import NARROW_HEAD_DIMS, TRITON_HEAD_DIMS, choose_backend
 from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.rms_norm import add_rms_norm, rms_norm
-from mixerlab.kernels.mesa import mesa, mesa_backend
+from mixerlab.kernels.mesa import mesa
 from mixerlab.kernels.mesa.reference import mesa_reference
 from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
@@ -149,4 +150,5 @@ class MesaNet(ProjectedMixer):
             return o.flatten(-2)
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
-        return mesa_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)
+        head_dims = NARROW_HEAD_DIMS if self.affine else TRITON_HEAD_DIMS  # those of `centred`
+        return choose_backend(device, dtype, self.head_dim, self.chunk_size, self.backend, head_dims)

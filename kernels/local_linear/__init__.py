@@ -47,8 +47,14 @@ def solved_probe(
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
     check_shapes(("q", q, ("B", "T", "H", "D")), ("k", k, q.shape), fitting=f"q {tuple(q.shape)}")
-    wide, head_dim = torch.promote_types(q.dtype, torch.float32), q.shape[-1]
-    if choose_backend(q.device, wide, head_dim, None, backend, NARROW_HEAD_DIMS) == "reference":
+    head_dim = q.shape[-1]
+    if solved_probe_backend(q.device, q.dtype, head_dim, backend) == "reference":
         return forward(q, k, scale, ridge, relative, iterations, False)
     q, k = map(pad_heads, (q, k))  # the added columns stay zero and change nothing
     return forward(q, k, scale, ridge, relative, iterations, True)[..., :head_dim]
+
+
+def solved_probe_backend(device: torch.device, dtype: torch.dtype, head_dim: int, backend: str = "auto") -> str:
+    """The backend that `solved_probe` takes for such inputs: `reference` or `triton`."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return choose_backend(device, wide, head_dim, None, backend, NARROW_HEAD_DIMS)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mixerlab.kernels.common.autocast import without_autocast
 from mixerlab.kernels.common.chunked import decay_between, from_chunks, to_chunks
@@ -74,10 +73,28 @@ class _SolveAdjoint(torch.autograd.Function):
         ctx.save_for_backward(*systems)
 
     @staticmethod
-    @once_differentiable  # a second derivative would lack what comes through A
     def backward(ctx, grad: Tensor):
         systems = ctx.saved_tensors
-        return conjugate_gradients(Systems(*systems), grad, ctx.iterations), None, *(None for _ in systems)
+        solve = _Adjoint.forward if torch.compiler.is_compiling() else _Adjoint.apply
+        return solve(grad, ctx.iterations, *systems), None, *(None for _ in systems)
+
+
+class _Adjoint(torch.autograd.Function):
+    """`A^{-1} grad`. A derivative of it would lack what comes through A, so there is none."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, iterations: int, *systems: Tensor) -> Tensor:
+        return conjugate_gradients(Systems(*systems), grad, iterations)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        raise RuntimeError("mesa cannot be differentiated twice")
 
 
 def build_systems(

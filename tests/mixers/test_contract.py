@@ -44,6 +44,12 @@ def test_a_mixer_with_a_kernel_says_so(name):
     assert mixer_of(name, 128).resolved_backend(torch.device("cuda"), torch.bfloat16) == "triton"
 
 
+@pytest.mark.parametrize(("name", "options"), [("lla", {}), ("mesa", {"affine": True})])
+def test_a_mixer_says_that_a_part_of_it_has_no_kernel_of_its_size(name, options):
+    mixer = mixer_of(name, 128, num_heads=1, **options)
+    assert mixer.resolved_backend(torch.device("cuda"), torch.bfloat16) == "reference"
+
+
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [
